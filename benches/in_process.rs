@@ -5,9 +5,15 @@
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and panics on an error")]
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use callboard::{App, Batch, LocalClient, Node, Pipeline, Stage};
+use callboard::actor::keyed::{Answers, KeyContext, KeyedSpec, Stored};
+use callboard::actor::{Actor, ActorContext, ActorSpec, Question, ReplyPort};
+use callboard::testing::MemoryStore;
+use callboard::{App, Batch, Failure, LocalClient, Node, Pipeline, Stage};
+use futures_util::FutureExt;
+use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
 
 const ROUNDS: usize = 5;
@@ -22,6 +28,7 @@ fn main() {
         tokio::spawn(composition_at_one_caller()).await.unwrap();
         tokio::spawn(streams_and_calls()).await.unwrap();
         tokio::spawn(batches_at_saturation()).await.unwrap();
+        tokio::spawn(asks_of_actors()).await.unwrap();
         tokio::spawn(restarts_under_load()).await.unwrap();
         tokio::spawn(descriptions_of_a_node()).await.unwrap();
     });
@@ -177,6 +184,53 @@ async fn batches_at_saturation() {
     }
 }
 
+/// Echoes numbers: an actor of its own, or one for each key.
+struct EchoActor;
+
+/// The question for one.
+#[derive(Serialize, Deserialize)]
+struct Echo(u64);
+
+impl Question for Echo {
+    const NAME: &str = "echo";
+    type Answer = u64;
+}
+
+impl Actor for EchoActor {
+    type Message = (u64, ReplyPort<u64>);
+
+    async fn handle(&mut self, (n, answer): Self::Message, _: &ActorContext<Self>) -> Result<(), Failure> {
+        answer.send(n);
+        Ok(())
+    }
+}
+
+impl Answers<Echo> for Stored<u64> {
+    async fn answer(&mut self, Echo(n): Echo, _: &KeyContext) -> Result<u64, Failure> {
+        Ok(n)
+    }
+}
+
+/// Questions to actors of this node: by a typed reference, by a name, and to the actor of a key.
+async fn asks_of_actors() {
+    let within = Duration::from_secs(30);
+    let plain = ActorSpec::new("echo", |_| EchoActor).accepts(|Echo(n), answer| (n, answer));
+    let reference = plain.reference();
+    let keyed = KeyedSpec::new("echo", Arc::new(MemoryStore::new()), |_, n: Stored<u64>| async { Ok(n) });
+    let node = App::new().actor(plain).keyed(keyed.accepts::<Echo>()).start().await.unwrap();
+    let (named, keys) = (node.remote_actor("echo"), node.keyed("echo"));
+    let mut best = [Latency::MAX; 3];
+    for _ in 0..ROUNDS {
+        best[0].update(measure(|n| reference.ask(within, move |answer| (n, answer)).map(Result::unwrap)).await);
+        best[1].update(measure(|n| named.ask(within, Echo(n)).map(Result::unwrap)).await);
+        best[2].update(measure(|n| keys.ask("ann", within, Echo(n)).map(Result::unwrap)).await);
+    }
+    println!("\nquestions to actors of this node          p50 µs   p99 µs   over the first");
+    for (name, latency) in ["by a typed reference", "by a name", "by a kind and a key"].iter().zip(&best) {
+        println!("  {name:<38} {:>7.2}  {:>7.2}  {:.2}", latency.p50, latency.p99, latency.p50 / best[0].p50);
+    }
+}
+
 /// The time from the panic of the only replica to the first answer of the next one.
 async fn restarts_under_load() {
     std::panic::set_hook(Box::new(|_| {}));
@@ -207,7 +261,7 @@ async fn restarts_under_load() {
 async fn descriptions_of_a_node() {
     let mut app = App::new();
     for n in 0..10 {
-        let stage = Stage::each_async(format!("stage{n}").as_str(), |n: std::sync::Arc<u64>| async move {
+        let stage = Stage::each_async(format!("stage{n}").as_str(), |n: Arc<u64>| async move {
             std::future::pending::<()>().await;
             Ok(*n)
         });

@@ -41,4 +41,5 @@ mod support;
 mod terminal;
 #[cfg(unix)]
 mod top;
+mod trouble;
 mod words;

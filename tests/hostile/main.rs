@@ -41,6 +41,7 @@ mod connections;
 mod edges;
 mod forms;
 mod gaps;
+mod gossip;
 mod grpc;
 mod honest;
 mod http1;

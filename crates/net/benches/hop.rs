@@ -10,6 +10,7 @@
 //! |---|---|
 //! | route | `Client` calls a route whose stage echoes |
 //! | stage | a node's own route, whose stage runs on a peer |
+//! | ask | a question to an actor on a peer, of the same bytes |
 //! | local | the same with the stage on the node itself: what a stage on a peer adds is the difference |
 //! | bare stream | quinn, a stream for each request |
 //! | bare frames | quinn, frames with a length and a number, multiplexed on one stream; written in batches |
@@ -56,19 +57,19 @@ const TABLES: [Table; 5] = [
         name: "100 B, 1 caller",
         bytes: 100,
         callers: 1,
-        ways: &[Way::BareStream, Way::BareFrames, Way::Route, Way::Stage, Way::Local, Way::Tonic],
+        ways: &[Way::BareStream, Way::BareFrames, Way::Route, Way::Stage, Way::Ask, Way::Local, Way::Tonic],
     },
     Table {
         name: "100 B, 64 callers",
         bytes: 100,
         callers: 64,
-        ways: &[Way::BareStream, Way::BareFrames, Way::Route, Way::Stage, Way::Local, Way::Tonic],
+        ways: &[Way::BareStream, Way::BareFrames, Way::Route, Way::Stage, Way::Ask, Way::Local, Way::Tonic],
     },
     Table {
         name: "1 MiB, 1 caller",
         bytes: 1 << 20,
         callers: 1,
-        ways: &[Way::BareStream, Way::Route, Way::Stage, Way::Tonic],
+        ways: &[Way::BareStream, Way::Route, Way::Stage, Way::Ask, Way::Tonic],
     },
     Table {
         name: "1 MiB, 4 callers",
@@ -188,6 +189,11 @@ fn report((table, asked): (&Table, &[Way]), rounds: &[Vec<Measured>]) {
     if let (Some(stage), Some(local), Some(bare)) = (place(Way::Stage), place(Way::Local), place(Way::BareStream)) {
         let added = median(rounds.iter().map(|round| (round[stage].p50 - round[local].p50) / round[bare].p50));
         println!("  stage − local, of bare stream: p50 {added:.2}×");
+    }
+    if let (Some(stage), Some(ask)) = (place(Way::Stage), place(Way::Ask)) {
+        let ratio = |of: fn(&Measured) -> f64| median(rounds.iter().map(|round| of(&round[ask]) / of(&round[stage])));
+        let (rate, p50) = (ratio(Measured::per_second), ratio(|measured| measured.p50));
+        println!("  ask of stage: requests/s {rate:.2}×, p50 {p50:.2}×");
     }
 }
 

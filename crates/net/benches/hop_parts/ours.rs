@@ -1,21 +1,48 @@
-//! Three nodes: one that is called over QUIC, one whose stages run on the first, and the latter's own clients.
+//! Three nodes: one that is called over QUIC, one whose stages and actors run on the first, and the latter's own clients.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use callboard_codec::Value;
+use callboard_core::actor::{Actor, ActorContext, ActorSpec, Question, RemoteRef, ReplyPort};
 use callboard_core::remote::RemoteStages;
-use callboard_core::{App, Caller, LocalClient, Node, Pipeline, Stage};
+use callboard_core::{App, Caller, Failure, LocalClient, Node, Pipeline, Stage};
 use callboard_net::{Client, Cluster, Identity, NetConfig, QuicEdge, StaticView};
+use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
+
+/// That of a call.
+const ASK_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Ours {
     client: Client,
     gateway: LocalClient,
+    echo: RemoteRef,
     started: tokio::sync::Mutex<mpsc::Receiver<()>>,
     cancelled: tokio::sync::Mutex<mpsc::Receiver<Instant>>,
     nodes: (Node, QuicEdge, Node, QuicEdge, Cluster),
+}
+
+/// An actor that echoes, as the stage does.
+struct EchoActor;
+
+/// The question for it.
+#[derive(Serialize, Deserialize)]
+struct Echo(Value);
+
+impl Question for Echo {
+    const NAME: &str = "echo";
+    type Answer = Value;
+}
+
+impl Actor for EchoActor {
+    type Message = (Value, ReplyPort<Value>);
+
+    async fn handle(&mut self, (value, answer): Self::Message, _: &ActorContext<Self>) -> Result<(), Failure> {
+        answer.send(value);
+        Ok(())
+    }
 }
 
 /// Says when it is dropped.
@@ -52,7 +79,8 @@ impl Ours {
             let identity = identity.clone();
             there.spawn(async move {
                 let edge = edge(&identity);
-                let app = App::new().route("/echo", echo()).route("/held", held);
+                let actor = ActorSpec::new("echo", |_| EchoActor).accepts(|Echo(value), answer| (value, answer));
+                let app = App::new().route("/echo", echo()).route("/held", held).actor(actor);
                 let node = app.start().await.unwrap();
                 edge.open(node.client());
                 (node, edge)
@@ -69,7 +97,8 @@ impl Ours {
         let cluster =
             Cluster::start(&gateway_edge, Arc::new(StaticView::try_new([worker_edge.address()]).expect("few peers")));
         gateway.handle().join(cluster.clone()).unwrap();
-        while !(cluster.offers("echo") && cluster.offers("held")) {
+        let echo = gateway.remote_actor("echo");
+        while !(cluster.offers("echo") && cluster.offers("held") && !echo.members().is_empty()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let url = format!("quic://{}", worker_edge.address());
@@ -77,6 +106,7 @@ impl Ours {
         Self {
             client,
             gateway: gateway.client(),
+            echo,
             started: started.into(),
             cancelled: cancelled.into(),
             nodes: (worker, worker_edge, gateway, gateway_edge, cluster),
@@ -90,6 +120,11 @@ impl Ours {
 
     pub(crate) async fn stage(&self, value: &Value) {
         let output: Value = self.gateway.call("/stage", value.clone()).await.unwrap();
+        assert!(matches!(output, Value::Bytes(_)));
+    }
+
+    pub(crate) async fn ask(&self, value: &Value) {
+        let output = self.echo.ask(ASK_TIMEOUT, Echo(value.clone())).await.unwrap();
         assert!(matches!(output, Value::Bytes(_)));
     }
 

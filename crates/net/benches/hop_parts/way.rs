@@ -19,6 +19,7 @@ pub(crate) enum Way {
     BareFrames,
     Route,
     Stage,
+    Ask,
     Local,
     Tonic,
 }
@@ -30,6 +31,7 @@ impl Way {
             Self::BareFrames => "bare frames",
             Self::Route => "route",
             Self::Stage => "stage",
+            Self::Ask => "ask",
             Self::Local => "local",
             Self::Tonic => "tonic",
         }
@@ -101,6 +103,7 @@ impl Ways {
                             Way::BareFrames => assert_eq!(bare.frame(payload.clone()).await, bytes),
                             Way::Route => ours.route(&value).await,
                             Way::Stage => ours.stage(&value).await,
+                            Way::Ask => ours.ask(&value).await,
                             Way::Local => ours.local(&value).await,
                             Way::Tonic => assert_eq!(tonic.call(payload.clone()).await, bytes),
                         }
