@@ -79,3 +79,64 @@ fn a_file_that_is_no_store_is_not_opened() {
     let missing = file.0.join("in/no/directory");
     assert!(matches!(RedbStore::open(missing), Err(OpenStoreError::File(_))));
 }
+
+/// A state of this many bytes, for each key.
+const LARGE: usize = 64 << 10;
+
+/// The process of the next test, whose files may have a few megabytes. It prints the count of the keys that it saved.
+#[cfg(unix)]
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "a part of another test"]
+async fn full_disk_process() {
+    let store = RedbStore::open(std::env::var("CALLBOARD_TEST_FILE").unwrap()).unwrap();
+    let mut saved = 0;
+    let refused = loop {
+        let name = saved.to_string();
+        let key = StateKey { kind: "cart", key: &name };
+        let outcome = match store.claim(key, "a node").await {
+            Ok(claimed) => store.save(key, Fence { epoch: claimed.epoch, version: 0 }, vec![7; LARGE].into()).await,
+            Err(error) => Err(error),
+        };
+        match outcome {
+            Ok(_) => saved += 1,
+            Err(error) => break error,
+        }
+        assert!(saved < 1_000, "there is no limit");
+    };
+    assert!(matches!(&refused, StoreError::Failed(_)), "{refused:?}");
+    // What was saved can be read, again and again, and the next save is refused as the first.
+    for key in 0..saved {
+        let record = store.load(StateKey { kind: "cart", key: &key.to_string() }).await.unwrap().unwrap();
+        assert_eq!(record.state.map(|state| state.len()), Some(LARGE), "key {key}");
+    }
+    println!("saved {saved}");
+}
+
+/// A limit of the system on the size of a file is as a full disk: real errors of a real file.
+#[cfg(unix)]
+#[test]
+fn what_was_saved_before_the_disk_was_full_is_there_and_saves_go_on_once_there_is_room() {
+    let file = TestFile::new("full");
+    // Without the trap, the signal would end the process.
+    let limited = "trap '' XFSZ; ulimit -f 8192; exec \"$0\" --exact full_disk_process --ignored --nocapture";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", limited]).arg(std::env::current_exe().unwrap()).env("CALLBOARD_TEST_FILE", &file.0);
+    let output = shell.output().unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let saved = printed.lines().find_map(|line| line.split_once("saved ")?.1.parse::<usize>().ok());
+    let saved = saved.unwrap_or_else(|| panic!("{printed}{}", String::from_utf8_lossy(&output.stderr)));
+    assert!(output.status.success() && saved > 3, "{saved} keys: {printed}");
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let store = RedbStore::open(&file.0).unwrap();
+        for key in 0..=saved {
+            let name = key.to_string();
+            let key_of = StateKey { kind: "cart", key: &name };
+            let record = store.claim(key_of, "the next process").await.unwrap();
+            assert_eq!(record.state.as_ref().map(|state| state.len()), (key < saved).then_some(LARGE), "key {key}");
+            let fence = Fence { epoch: record.epoch, version: record.version };
+            store.save(key_of, fence, "small".into()).await.unwrap();
+        }
+    });
+}
