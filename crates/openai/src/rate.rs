@@ -15,7 +15,7 @@ pub(crate) fn add_rate(headers: &mut HeaderMap, left: Option<RateLeft>) {
     let Some(RateLeft { limit, remaining, reset }) = left else { return };
     headers.insert(LIMIT, HeaderValue::from(limit));
     headers.insert(REMAINING, HeaderValue::from(remaining));
-    // Digits and letters are always a value.
+    // Digits, letters and dots are always a value.
     headers.extend(HeaderValue::try_from(shown(reset)).ok().map(|reset| (RESET, reset)));
 }
 

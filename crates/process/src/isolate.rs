@@ -79,8 +79,8 @@ const OWN_PROGRAM: &str = "/proc/self/exe";
 /// The output of a replica is in the log of its node, and so are the records of `tracing` from `info` on, unless
 /// `main` set up a log before.
 ///
-/// Call it after the setters of the stage: the worker sees only the settings before it. Asynchronous stages have their
-/// items one by one, as many at once as their [concurrency](callboard_core::StageSettings::concurrency).
+/// Call it after the setters of the stage: the worker sees only the settings before it. An asynchronous stage with a
+/// [concurrency](callboard_core::StageSettings::concurrency) above 1 has its items one by one, as many at once.
 pub trait Isolate: Sized {
     /// Runs the replicas in processes of their own.
     #[must_use]

@@ -17,8 +17,7 @@ use object_store::{Error, GetOptions, ObjectStore, PutMode, PutOptions, PutPaylo
 /// How long an operation may take: as the load of a key. The client may try again within it.
 const WITHIN: Duration = Duration::from_secs(10);
 
-/// The largest object that is read: no store keeps a larger state, and PostgreSQL none of this size. Threat: an object of
-/// others that fills the memory.
+/// The largest object that is read or written. Threat: an object written by others that fills the memory.
 const MAX_OBJECT_BYTES: u64 = 1 << 30;
 
 /// The most writes of one operation. A further one fails: others write the same key all the time.
@@ -94,7 +93,9 @@ impl BucketStore {
 
     /// False: another write came first.
     async fn write(&self, path: &Path, object: &Object, mode: PutMode) -> Result<bool, StoreError> {
-        let payload = PutPayload::from(object.write());
+        let bytes = object.write();
+        check_size(path, bytes.len() as u64)?;
+        let payload = PutPayload::from(bytes);
         match self.bucket.put_opts(path, payload, PutOptions::from(mode)).await {
             Ok(_) => Ok(true),
             Err(Error::AlreadyExists { .. } | Error::Precondition { .. }) => Ok(false),
@@ -177,16 +178,16 @@ fn failed(error: &Error) -> StoreError {
 }
 
 /// The number that follows one in an object, which others can write.
-fn after(number: u64) -> Result<u64, StoreError> {
+fn next_number(number: u64) -> Result<u64, StoreError> {
     number.checked_add(1).ok_or_else(|| StoreError::Failed(format!("no number follows {number}")))
 }
 
-/// Refuses an object that no store here has written, before it is read.
+/// Refuses an object before it is read or written.
 fn check_size(path: &Path, bytes: u64) -> Result<(), StoreError> {
     if bytes <= MAX_OBJECT_BYTES {
         return Ok(());
     }
-    Err(StoreError::Failed(format!("{path} has {bytes} bytes, more than {MAX_OBJECT_BYTES}: it is no record")))
+    Err(StoreError::Failed(format!("{path} has {bytes} bytes, more than {MAX_OBJECT_BYTES}")))
 }
 
 async fn within<T>(operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
@@ -202,7 +203,7 @@ impl StateStore for BucketStore {
             } else {
                 record.clone()
             };
-            let record = StoredState { epoch: after(record.epoch)?, owner: owner.to_owned(), ..record };
+            let record = StoredState { epoch: next_number(record.epoch)?, owner: owner.to_owned(), ..record };
             Ok(Object { record, is_removed: false })
         })))
     }
@@ -218,7 +219,7 @@ impl StateStore for BucketStore {
         Box::pin(within(async move {
             let saved = self.update(key, true, |object| {
                 let record = StoredState {
-                    version: after(fence.version)?,
+                    version: next_number(fence.version)?,
                     state: Some(state.clone()),
                     ..object.fenced(fence)?.clone()
                 };
@@ -293,7 +294,7 @@ mod tests {
         assert!(reason(saved.unwrap_err()).contains("no number follows"));
         let path = store.path_of(key);
         assert_eq!(check_size(&path, MAX_OBJECT_BYTES), Ok(()));
-        assert!(reason(check_size(&path, MAX_OBJECT_BYTES + 1).unwrap_err()).contains("no record"));
+        assert!(reason(check_size(&path, MAX_OBJECT_BYTES + 1).unwrap_err()).contains("more than"));
     }
 
     #[test]

@@ -367,9 +367,9 @@ impl<'a, const DIGITS: bool> JsonDecoder<'a, DIGITS> {
         let word: String = rest.chars().take_while(|char| char.is_alphanumeric()).take(MAX_SHOWN_CHARS).collect();
         let hint = match (word.as_str(), rest.as_bytes()) {
             ("True" | "False" | "None", _) => ": JSON has true, false and null",
-            (_, [b'\'', ..]) => ": JSON has texts in double quotes",
+            (_, [b'\'', ..]) => ": write a text in double quotes",
             ("", _) => "",
-            _ => ": a text stands in double quotes",
+            _ => ": write a text in double quotes",
         };
         let found = match rest.chars().next() {
             Some('\'') => "'".to_owned(),
@@ -459,9 +459,9 @@ mod tests {
             (r#"{"a":1 2}"#, "expected , or } after a map entry (byte 7)"),
             ("", "the input is empty: expected a JSON value (byte 0)"),
             (" \n", "the input is empty: expected a JSON value (byte 2)"),
-            ("hello you", "expected a JSON value, found `hello`: a text stands in double quotes (byte 0)"),
+            ("hello you", "expected a JSON value, found `hello`: write a text in double quotes (byte 0)"),
             ("[None]", "expected a JSON value, found `None`: JSON has true, false and null at $[0] (byte 1)"),
-            ("{\"a\": 'b'}", "expected a JSON value, found `'`: JSON has texts in double quotes at $.a (byte 6)"),
+            ("{\"a\": 'b'}", "expected a JSON value, found `'`: write a text in double quotes at $.a (byte 6)"),
             ("\u{1}", "expected a JSON value, found `\\u{1}` (byte 0)"),
             ("[}", "expected a JSON value, found `}` at $[0] (byte 1)"),
             (" \u{feff}1", "expected a JSON value, found `\\u{feff}` (byte 1)"),

@@ -1,8 +1,8 @@
 //! The kinds of errors: the one table of what follows from a kind alone.
 //!
 //! Statuses, titles, classes and retries are read from [`ErrorKind::TABLE`], by every crate. Crates above this one must
-//! not match kinds with a wildcard, which a new kind would fall into: they match [`ErrorOrigin`], or compare with one
-//! kind.
+//! not match kinds with a wildcard, which a new kind would fall into: they match [`ErrorOrigin`], or compare with the
+//! kinds that they treat apart.
 
 use serde::Serialize;
 

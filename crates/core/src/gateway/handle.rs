@@ -212,7 +212,7 @@ impl Permit {
         self.gateway.ledger.lock().id_of(self.line())
     }
 
-    /// Counts the account among those of a request. The first request counts.
+    /// Counts the account among those of a request. A second request changes nothing.
     pub(crate) fn join(&self, request: &RequestBytes) {
         let charged = self.gateway.ledger.lock().bytes_of(self.line());
         self.joined.join(request, charged);
@@ -317,7 +317,7 @@ pub struct RequestBytes(Arc<AtomicU64>);
 struct JoinedRequest(OnceLock<RequestBytes>);
 
 impl JoinedRequest {
-    /// Joins a request with what the account holds. The first request counts.
+    /// Joins a request with what the account holds. A second request changes nothing.
     fn join(&self, request: &RequestBytes, bytes: u64) {
         if self.0.set(request.clone()).is_ok() {
             self.add(bytes);
@@ -356,7 +356,7 @@ impl HeldBytes {
         Self { gateway: Arc::clone(gateway), bytes: AtomicU64::new(0), joined: JoinedRequest::default() }
     }
 
-    /// Counts this account among those of a request. The first request counts.
+    /// Counts this account among those of a request. A second request changes nothing.
     pub fn join(&self, request: &RequestBytes) {
         self.joined.join(request, self.bytes());
     }

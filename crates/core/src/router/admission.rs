@@ -119,7 +119,7 @@ impl Admission {
         Deadline::after(self.admitted_at, self.permit.gateway().max_timeout())
     }
 
-    /// Counts the account of the call among those of its request. The first request counts.
+    /// Counts the account of the call among those of its request. A second request changes nothing.
     pub fn join(&self, request: &RequestBytes) {
         self.permit.join(request);
     }
@@ -128,8 +128,8 @@ impl Admission {
     ///
     /// # Errors
     ///
-    /// `Overloaded` if the node's bytes are all taken, `InvalidInput` if the call, or its request with all accounts,
-    /// alone exceeds the node's limit. The admission stays valid.
+    /// `Overloaded` if the node's bytes are all taken, `InvalidInput` if all accounts of its request together
+    /// exceed the node's limit. The admission stays valid.
     pub fn grow(&self, bytes: u64) -> Result<(), CallError> {
         self.permit.grow(bytes)
     }

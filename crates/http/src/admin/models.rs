@@ -270,7 +270,7 @@ fn listed(admin: &Admin, model: RepositoryModel) -> ListedModel {
     ListedModel { name, served, default_version, reason, loading_seconds: loading.map(seconds), versions }
 }
 
-/// In tenths.
+/// Seconds, rounded to tenths.
 fn seconds(loading: Duration) -> f64 {
     (loading.as_secs_f64() * 10.0).round() / 10.0
 }

@@ -33,8 +33,8 @@ pub trait EventSource: Send + 'static {
     /// off the runtime, and events that were ready before it are sent first.
     fn bytes(item: &Self::Item) -> usize;
 
-    /// Writes the event of an item that is so short that it needs no account, at most some kilobytes, to `out`. False,
-    /// with nothing written, has [`event`](Self::event) make it.
+    /// Appends the event of a short item, a few kilobytes at most, to `out` without an account. Returns false, and writes
+    /// nothing, if [`event`](Self::event) is to make it.
     fn short_event(&mut self, _item: &Self::Item, _out: &mut Vec<u8>) -> bool {
         false
     }

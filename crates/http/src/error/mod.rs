@@ -241,7 +241,7 @@ impl ApiError {
 
     /// 415: a body without a form, of the type that curl's `-d` sends by default.
     pub(crate) fn no_form() -> Self {
-        let message = "the content-type says a form, `name=value&…`, and the body is none; for JSON add -H \
+        let message = "the content-type is that of a form, `name=value&…`, and the body is not one; for JSON add -H \
                        'content-type: application/json'";
         Self::edge(StatusCode::UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", message)
     }
@@ -260,7 +260,7 @@ impl ApiError {
     /// 400: no body where this format says that there is a value.
     pub(crate) fn empty_body(format: Format) -> Self {
         let media_type = format.media_type();
-        let nothing = if format == Format::Json { "; nothing is `null`" } else { "" };
+        let nothing = if format == Format::Json { "; send `null` for no value" } else { "" };
         let message = format!("the body is empty: expected a value as `{media_type}`{nothing}");
         Self::edge(StatusCode::BAD_REQUEST, "malformed_body", message)
     }

@@ -3,8 +3,9 @@
 //! A form has only texts and files: `times=2` is a text, and a single file does not look like a list. If the schema of
 //! a field allows no text, the text is read as JSON. If it wants a file, the text is the file, byte for byte: base64 is
 //! for JSON, which has no bytes; a URL names it. If it requires a list, a single value becomes a list of one, and a
-//! missing list becomes empty. Pages write a box that is ticked as `on`, and a field that nobody has filled in as an
-//! empty text: where only something else fits, it is true, and missing or null. A value that does not fit stays
+//! missing list becomes empty. A box that is ticked
+//! arrives as `on`: it is true where a boolean fits and no text does. A field that nobody has filled in arrives as an empty
+//! text: where no text fits, it is left out, or null if it is required. A value that does not fit stays
 //! unchanged, so that the error names the original.
 
 use std::sync::LazyLock;
@@ -43,10 +44,10 @@ pub(crate) fn fit(fields: FormFields, input: &DataType) -> Map {
         Some(property) if is_not_filled_in(&value, property, schema) => {
             let allowed = AllowedTypes::new(property, schema);
             let is_required = required().any(|required| required == name);
-            match (allowed.has("null"), is_required) {
-                (true, _) => Some((name, Value::Null)),
-                (false, false) => None,
-                (false, true) => Some((name, value)),
+            match (is_required, allowed.has("null")) {
+                (false, _) => None,
+                (true, true) => Some((name, Value::Null)),
+                (true, false) => Some((name, value)),
             }
         }
         Some(property) => {
@@ -352,12 +353,15 @@ mod tests {
 
     #[test]
     fn a_field_that_is_not_filled_in_is_null_or_missing() {
-        assert_eq!(fitted("times", ""), json!(null));
         assert_eq!(fitted("name", ""), json!(""));
         assert_eq!(fitted("any", ""), json!(""));
         let of = |schema: Schema| fit(form([("n", "".into())]), &typed(schema)).get("n").cloned();
         let number = json!({ "n": { "type": "number" } });
         assert_eq!(of(json!({ "properties": number })), None);
+        // It has its default, also where it may be null.
+        let nullable = json!({ "n": { "type": ["number", "null"], "default": 5 } });
+        assert_eq!(of(json!({ "properties": nullable })), None);
+        assert_eq!(of(json!({ "properties": nullable, "required": ["n"] })), Some(Value::Null));
         // The error names it.
         assert_eq!(of(json!({ "properties": number, "required": ["n"] })), Some("".into()));
     }

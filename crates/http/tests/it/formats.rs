@@ -266,11 +266,11 @@ async fn a_malformed_body_is_400_in_every_format() {
         }
     }
     for (path, body, message) in [
-        ("/mirror", "", "the body is empty: expected a value as `application/json`; nothing is `null`"),
-        ("/v1/call/mirror", "", "the body is empty: expected a value as `application/json`; nothing is `null`"),
+        ("/mirror", "", "the body is empty: expected a value as `application/json`; send `null` for no value"),
+        ("/v1/call/mirror", "", "the body is empty: expected a value as `application/json`; send `null` for no value"),
         ("/mirror", " ", "the input is empty: expected a JSON value (byte 1)"),
         ("/greet", r#"{"name": "#, "the input ends where a value is expected at $.name (byte 9)"),
-        ("/greet", "Ada", "expected a JSON value, found `Ada`: a text stands in double quotes (byte 0)"),
+        ("/greet", "Ada", "expected a JSON value, found `Ada`: write a text in double quotes (byte 0)"),
     ] {
         let answer = client.post(path, &[("content-type", "application/json")], body).await;
         assert_eq!((answer.status, answer.problem()["message"].as_str()), (400, Some(message)), "{path} {body}");

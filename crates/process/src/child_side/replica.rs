@@ -167,7 +167,7 @@ fn work(code: &StageCode, replica: &mut IsolatedReplica, shared: &SharedMessages
     replica.runtime().block_on(join_all(running));
 }
 
-/// Runs a batch of asynchronous code as a task. If its one caller leaves, the code is dropped.
+/// Runs a batch of asynchronous code as a task. If its only caller leaves, the code is dropped.
 fn run_async(
     replica: &IsolatedReplica,
     items: Vec<IsolatedItem>,
@@ -178,8 +178,14 @@ fn run_async(
 ) -> tokio::task::JoinHandle<()> {
     let running = replica.run_async(items);
     replica.runtime().spawn(async move {
-        // The node gives asynchronous code its items one by one.
-        let left = batch.open.cancelled.notified();
+        let open = &*batch.open;
+        let left = async {
+            open.cancelled.notified().await;
+            // Without concurrency a batch has several items: the other callers still wait.
+            if open.calls.len() > 1 {
+                std::future::pending::<()>().await;
+            }
+        };
         let ended = join(contain_future(running), passing);
         let (outcomes, broken) = match select(Box::pin(ended), Box::pin(left)).await {
             Either::Left(((Ok(outcomes), broken), _)) => (outcomes, broken),

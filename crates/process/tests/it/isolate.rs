@@ -549,6 +549,24 @@ async fn asynchronous_code_runs_several_calls_and_a_cancelled_one_is_dropped() {
     assert_eq!(call(&node, order("x", 1)).await.unwrap().count, 2);
 }
 
+#[tokio::test]
+async fn a_caller_that_leaves_a_batch_of_asynchronous_code_ends_no_other_call() {
+    let slow = Stage::each_async("slow", |order: Arc<Order>| async move {
+        tokio::time::sleep(Duration::from_millis(order.count.into())).await;
+        Ok(Order::clone(&order))
+    });
+    let slow = slow.concurrency(1).max_batch_size(2).max_delay(Duration::from_secs(20));
+    let node = started(slow.isolate_with(only_this_test)).await;
+    let client = node.client();
+    let options = CallOptions::new().with_timeout(Duration::from_millis(100));
+    let (left, other) = tokio::join!(
+        client.call_with::<_, Order>("/stage", order("leaves", 500), options),
+        client.call::<_, Order>("/stage", order("stays", 500)),
+    );
+    assert_eq!(left.unwrap_err().kind(), ErrorKind::DeadlineExceeded);
+    assert_eq!(other.unwrap(), order("stays", 500));
+}
+
 /// The messages of all records of the node, with their request ids.
 pub(crate) fn records() -> Arc<parking_lot::Mutex<Vec<String>>> {
     static RECORDS: std::sync::OnceLock<Arc<parking_lot::Mutex<Vec<String>>>> = std::sync::OnceLock::new();

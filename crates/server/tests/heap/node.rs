@@ -26,7 +26,7 @@ const BUDGET: u64 = 16 << 20;
 /// A request's heap is at most its charge times this factor …
 const HEAP_FACTOR: f64 = 1.5;
 
-/// … plus these bytes: the request, the head of its answer, small uncharged work, and the stage's own.
+/// … plus these bytes: the head of its answer, small uncharged work, and the stage's own.
 const HEAP_CONSTANT: usize = 96 * 1024;
 
 /// Uncharged bytes of each call of a request with many.
@@ -148,7 +148,7 @@ impl Measured {
         (self.remaining != (0, 0)).then(|| format!("bytes charged and calls that remain: {:?}", self.remaining))
     }
 
-    /// Of the allowed heap.
+    /// The used share of the allowed heap.
     pub(crate) fn share(&self) -> f64 {
         self.heap as f64 / self.allowed() as f64
     }
