@@ -154,14 +154,13 @@ impl ModelRepository for ConfiguredRoutes {
     fn models(&self) -> Vec<RepositoryModel> {
         let loading = self.turns.loading();
         // A route in its first load may not be known yet.
-        let names: BTreeSet<String> = self.routes().into_iter().chain(loading.keys().cloned()).collect();
+        let in_load = loading.keys().filter(|route| !route.starts_with('@')).cloned();
+        let names: BTreeSet<String> = self.routes().into_iter().chain(in_load).collect();
         let described = |route: &String| RepositoryModel {
             loading: loading.get(route).copied(),
             ..RepositoryModel::without_versions(route)
         };
-        let mut models: Vec<_> = names.iter().map(described).collect();
-        models.sort_by(|one, other| one.name.cmp(&other.name));
-        models
+        names.iter().map(described).collect()
     }
 
     fn load<'a>(&'a self, route: &'a str) -> RepositoryChange<'a> {

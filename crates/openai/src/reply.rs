@@ -121,13 +121,13 @@ impl Reply {
         matches!(self.more.get(TOOL_CALLS), Some(Value::List(calls)) if !calls.is_empty())
     }
 
-    /// Whether it has a text and nothing to be sent beside it.
-    pub(crate) fn is_text(&self) -> bool {
-        !self.content.is_empty() && self.more.is_empty() && self.logprobs.is_none()
+    /// Whether nothing is to be sent beside its text.
+    pub(crate) fn is_only_text(&self) -> bool {
+        self.more.is_empty() && self.logprobs.is_none()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.content.is_empty() && self.more.is_empty() && self.logprobs.is_none()
+        self.content.is_empty() && self.is_only_text()
     }
 }
 

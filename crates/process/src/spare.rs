@@ -132,23 +132,23 @@ mod tests {
 
     use super::*;
     use crate::message::{self, FromChild, PROTOCOL, ReadyMessage};
-    use crate::testing::WaitingNode;
+    use crate::testing::{Scratch, WaitingNode};
 
     /// The command of a child that says that it is ready, and then waits to be killed.
-    fn ready_child(spare: bool) -> ProcessConfig {
+    fn ready_child(spare: bool, directory: &Scratch) -> ProcessConfig {
         let worker = "test".to_owned();
         let (max_batches, ahead, methods, note, shared_memory) = (1, 0, false, None, false);
         let ready = ReadyMessage { protocol: PROTOCOL, worker, shared_memory, max_batches, ahead, methods, note };
         let head = message::encode(&FromChild::Ready(ready)).unwrap();
         let frame = [crate::frame::frame_start(&head, std::iter::empty::<usize>(), 0).unwrap()].concat();
-        let file = std::env::temp_dir().join(format!("callboard-ready-{}", std::process::id()));
+        let file = directory.0.join("ready");
         fs::write(&file, frame).unwrap();
         let file = file.to_str().unwrap();
         ProcessConfig { spare, ..ProcessConfig::new(["sh", "-c", "cat \"$0\" >&0; exec sleep 1000", file]) }
     }
 
-    fn starter(spare: bool) -> ChildStarter {
-        let config = ready_child(spare);
+    fn starter(spare: bool, directory: &Scratch) -> ChildStarter {
+        let config = ready_child(spare, directory);
         ChildStarter::new(&config, vec![(config.clone(), Arc::new(ForkServer::new(&config)))])
     }
 
@@ -164,7 +164,8 @@ mod tests {
     #[tokio::test]
     async fn only_a_stage_that_wants_a_spare_has_a_keeper_which_ends_with_it() {
         let replica = Arc::new(WaitingNode::start().await.replica);
-        let (with, without) = (starter(true), starter(false));
+        let directory = Scratch::new("spare");
+        let (with, without) = (starter(true, &directory), starter(false, &directory));
         let _first = without.start(&replica, false).await.unwrap();
         assert!(without.keeper.get().is_none());
         let _second = with.start(&replica, false).await.unwrap();
@@ -178,7 +179,8 @@ mod tests {
     #[tokio::test]
     async fn a_spare_stays_until_it_is_taken_or_ends() {
         let replica = Arc::new(WaitingNode::start().await.replica);
-        let (starter, spare) = (starter(false), Spare::default());
+        let directory = Scratch::new("spare");
+        let (starter, spare) = (starter(false, &directory), Spare::default());
         for ends in [false, true] {
             *spare.child.lock() = Some(starter.start(&replica, false).await.unwrap());
             assert!(timeout(2 * LOOK_INTERVAL, spare.until_gone()).await.is_err(), "it lives");

@@ -1,8 +1,12 @@
-//! Parts of a node for unit tests: calls that wait, their replica, a child that does nothing, and the log.
+//! Parts of a node for unit tests: calls that wait, their replica, a child that does nothing, the log, and a directory.
 
+use std::fs;
 use std::future::pending;
 use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::Command;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use callboard_codec::Value;
 use callboard_core::{App, AsyncWorker, Batch, CallContext, CallError, CallOptions, Failure, Node, Replica, Stage};
@@ -111,5 +115,46 @@ impl Write for CapturedLog {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+/// A directory that is removed at the end of its test.
+pub(crate) struct Scratch(pub(crate) PathBuf);
+
+impl Scratch {
+    pub(crate) fn new(name: &str) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("callboard-{name}-{}-{count}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub(crate) fn write(&self, file: &str, text: &str) -> PathBuf {
+        let path = self.0.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(&path, text).unwrap();
+        path
+    }
+
+    /// What a file has; nothing if it is missing.
+    pub(crate) fn text(&self, file: &str) -> String {
+        fs::read_to_string(self.0.join(file)).unwrap_or_default()
+    }
+
+    /// An interpreter that is a script for a shell. Another process writes it: a program that is open for writing,
+    /// also in a child that another test forks meanwhile, cannot be started.
+    pub(crate) fn interpreter(&self, script: &str) -> PathBuf {
+        let path = self.0.join("python");
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod +x "$0""#]).arg(&path).arg(script);
+        assert!(command.status().unwrap().success());
+        path
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -224,9 +224,11 @@ impl Permit {
     }
 
     fn take(&self, bytes: u64) -> Result<(), Refusal> {
-        self.gateway.ledger.lock().grow(self.line(), self.joined.sum(), bytes)?;
+        let own = self.joined.sum();
+        // Before the bytes can be given back, so that the sum is never below what is removed from it.
         self.joined.add(bytes);
-        Ok(())
+        let grown = self.gateway.ledger.lock().grow(self.line(), own, bytes);
+        grown.inspect_err(|_| self.joined.remove(bytes))
     }
 
     /// Gives back `bytes` that were charged to the call.
@@ -401,8 +403,8 @@ impl HeldBytes {
     }
 
     fn count(&self, bytes: u64) {
-        self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.joined.add(bytes);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// Gives all of them back.

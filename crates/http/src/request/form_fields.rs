@@ -41,13 +41,14 @@ pub(crate) fn fit(fields: FormFields, input: &DataType) -> Map {
     };
     let required = || object["required"].as_array().into_iter().flatten().filter_map(Schema::as_str);
     let fitted = fields.into_iter().filter_map(|(name, value)| match properties.get(&name) {
-        Some(property) if is_not_filled_in(&value, property, schema) => {
+        Some(property) if is_empty_text(&value) && !AllowedTypes::new(property, schema).takes_empty_text(schema) => {
             let allowed = AllowedTypes::new(property, schema);
-            let is_required = required().any(|required| required == name);
-            match (is_required, allowed.has("null")) {
-                (false, _) => None,
-                (true, true) => Some((name, Value::Null)),
-                (true, false) => Some((name, value)),
+            // A list that is left out becomes empty.
+            let may_miss = allowed.types == ["array"] || !required().any(|required| required == name);
+            match (may_miss, allowed.has("null")) {
+                (true, _) => None,
+                (false, true) => Some((name, Value::Null)),
+                (false, false) => Some((name, value)),
             }
         }
         Some(property) => {
@@ -75,11 +76,8 @@ pub(crate) fn only_argument(fields: &mut Map, input: &DataType) -> Option<Value>
     if is_meant { fields.remove(parameters.names.first()?) } else { None }
 }
 
-/// Whether a value is the empty text of a field that takes no text.
-fn is_not_filled_in(value: &Value, property: &Schema, root: &Schema) -> bool {
-    let allowed = AllowedTypes::new(property, root);
-    let takes_it = allowed.says_nothing() || allowed.has("string") || allowed.has("array") || allowed.has_file;
-    matches!(value, Value::Str(text) if text.is_empty()) && !takes_it
+fn is_empty_text(value: &Value) -> bool {
+    matches!(value, Value::Str(text) if text.is_empty())
 }
 
 /// The type of a part of this name that is JSON, if the schema has decimals. A name that comes more than once has
@@ -107,7 +105,9 @@ impl<'a> SchemaFit<'a> {
         let allowed = AllowedTypes::new(schema, self.root);
         match value {
             Value::List(items) if allowed.has("array") => {
-                Value::List(items.into_iter().map(|item| self.item(item, &allowed)).collect())
+                let takes_empty_text = allowed.takes_empty_text(self.root);
+                let items = items.into_iter().filter(|item| takes_empty_text || !is_empty_text(item));
+                Value::List(items.map(|item| self.item(item, &allowed)).collect())
             }
             Value::Str(text) => match self.as_json(&text, schema, &allowed).or_else(|| as_bool(&text, &allowed)) {
                 Some(read) => read,
@@ -191,12 +191,14 @@ struct AllowedTypes<'a> {
     /// A file, which JSON has as base64, is none of them.
     types: Vec<&'a str>,
     has_file: bool,
+    /// Whether one of the types is a text that may be empty.
+    has_empty_text: bool,
     items: Option<&'a Schema>,
 }
 
 impl<'a> AllowedTypes<'a> {
     fn new(schema: &'a Schema, root: &'a Schema) -> Self {
-        let mut allowed = Self { types: Vec::new(), has_file: false, items: None };
+        let mut allowed = Self { types: Vec::new(), has_file: false, has_empty_text: false, items: None };
         allowed.collect(schema, root, 0);
         allowed
     }
@@ -213,6 +215,7 @@ impl<'a> AllowedTypes<'a> {
             self.has_file = true;
             return;
         }
+        let before = self.types.len();
         match schema.get("type") {
             Some(Schema::String(name)) => self.types.push(name),
             Some(Schema::Array(names)) => self.types.extend(names.iter().filter_map(Schema::as_str)),
@@ -224,7 +227,17 @@ impl<'a> AllowedTypes<'a> {
                 }
             }
         }
+        self.has_empty_text |= self.types[before..].contains(&"string") && may_be_empty(schema);
         self.items = self.items.or_else(|| schema.get("items"));
+    }
+
+    /// Whether an empty text fits, alone or in a list.
+    fn takes_empty_text(&self, root: &Schema) -> bool {
+        let in_list = || {
+            let items = self.items.map(|items| AllowedTypes::new(items, root));
+            items.is_none_or(|items| items.says_nothing() || items.has_file || items.has_empty_text)
+        };
+        self.says_nothing() || self.has_file || self.has_empty_text || self.has("array") && in_list()
     }
 
     fn has(&self, name: &str) -> bool {
@@ -257,6 +270,15 @@ fn target<'a>(schema: &'a Schema, root: &'a Schema) -> &'a Schema {
         }
     }
     found
+}
+
+/// Whether a text of this schema may be empty.
+fn may_be_empty(schema: &Schema) -> bool {
+    let listed = schema.get("enum").and_then(Schema::as_array);
+    listed.is_none_or(|texts| texts.iter().any(|text| text == ""))
+        && schema.get("const").is_none_or(|text| text == "")
+        && schema.get("format").is_none()
+        && schema.get("minLength").and_then(Schema::as_u64).unwrap_or(0) == 0
 }
 
 fn type_of(constant: &Schema) -> &'static str {
@@ -362,6 +384,22 @@ mod tests {
         let nullable = json!({ "n": { "type": ["number", "null"], "default": 5 } });
         assert_eq!(of(json!({ "properties": nullable })), None);
         assert_eq!(of(json!({ "properties": nullable, "required": ["n"] })), Some(Value::Null));
+        for text in [
+            json!({ "type": "string", "enum": ["red"] }),
+            json!({ "const": "red" }),
+            json!({ "type": "string", "format": "date" }),
+            json!({ "type": "string", "minLength": 1 }),
+            json!({ "type": "array", "items": { "type": "integer" } }),
+        ] {
+            assert_eq!(of(json!({ "properties": { "n": text.clone() } })), None, "{text}");
+        }
+        for text in [json!({ "type": "string" }), json!({ "enum": ["", "red"] })] {
+            assert_eq!(of(json!({ "properties": { "n": text.clone() } })), Some("".into()), "{text}");
+        }
+        let list =
+            |item: Schema| json!({ "properties": { "n": { "type": "array", "items": item } }, "required": ["n"] });
+        assert_eq!(of(list(json!({ "type": "integer" }))), Some(Value::List(Vec::new())));
+        assert_eq!(of(list(json!({ "type": "string" }))), Some(Value::List(vec!["".into()])));
         // The error names it.
         assert_eq!(of(json!({ "properties": number, "required": ["n"] })), Some("".into()));
     }

@@ -121,7 +121,11 @@ impl EventSource for Chunks {
     fn short_event(&mut self, piece: &Piece, out: &mut Vec<u8>) -> bool {
         let Piece { index, reply, end } = piece;
         let has_begun = self.has_role[*index] || !self.writer.is_chat;
-        if !(has_begun && end.is_none() && reply.is_text() && reply.content.len() <= SHORT_TEXT_BYTES) {
+        if !(has_begun
+            && end.is_none()
+            && reply.is_only_text()
+            && (1..=SHORT_TEXT_BYTES).contains(&reply.content.len()))
+        {
             return false;
         }
         let usage = &mut self.usage[*index];

@@ -276,7 +276,7 @@ struct ReplyReader {
 }
 
 impl ReplyReader {
-    /// An answer that is read without new memory: a text, or a small value, that nothing else shares. Any other
+    /// An answer that needs no account: a text, or a value below [`LARGE_BYTES`], that nothing else shares. Any other
     /// payload is given back.
     fn read_at_once(&self, payload: Payload) -> Result<Result<Reply, ApiError>, Payload> {
         let payload = match payload.downcast::<String>() {

@@ -4,34 +4,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{ErrorKind, PipeWriter};
 use std::os::fd::AsFd as _;
-use std::path::PathBuf;
 
 use super::*;
-use crate::testing::{CapturedLog, WaitingNode};
+use crate::testing::{CapturedLog, Scratch, WaitingNode};
 
-/// A file that is removed at the end of its test.
-struct Scratch(PathBuf);
+const FILE: &str = "started";
 
-impl Scratch {
-    fn new(name: &str) -> Self {
-        Self(std::env::temp_dir().join(format!("callboard-{name}-{}", std::process::id())))
-    }
-
-    fn text(&self) -> String {
-        fs::read_to_string(&self.0).unwrap_or_default()
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.0);
-    }
-}
-
-/// A fork server that is this script, with the name of a file.
-fn script(script: &str, file: &Scratch) -> ProcessConfig {
+/// A fork server that is this script, with the name of a file in the directory.
+fn script(script: &str, directory: &Scratch) -> ProcessConfig {
     let mut config = ProcessConfig::new(["sleep", "1000"]);
-    config.fork_server = Some(vec!["sh".into(), "-c".into(), script.into(), file.0.clone().into()]);
+    config.fork_server = Some(vec!["sh".into(), "-c".into(), script.into(), directory.0.join(FILE).into()]);
     config
 }
 
@@ -47,7 +29,7 @@ async fn a_fork_server_that_could_not_start_is_started_again_for_the_next_child(
     for count in 1..=2 {
         let failure = server.fork(None, &node.replica, socket.as_fd(), output().as_fd()).err().unwrap();
         assert!(failure.message().contains("exited with code 3: no licence"), "{failure}");
-        assert_eq!(started.text().lines().count(), count);
+        assert_eq!(started.text(FILE).lines().count(), count);
     }
 }
 
@@ -60,21 +42,21 @@ async fn children_that_wait_for_a_fork_server_start_it_once() {
     let fork = || server.fork(None, &node.replica, socket.as_fd(), output().as_fd()).err().unwrap().to_string();
     thread::scope(|scope| {
         let first = scope.spawn(fork);
-        while started.text().is_empty() {
+        while started.text(FILE).is_empty() {
             thread::yield_now();
         }
         assert_eq!(fork(), first.join().unwrap());
     });
-    assert_eq!(started.text(), "started\n");
+    assert_eq!(started.text(FILE), "started\n");
 }
 
 #[tokio::test]
 async fn a_fork_server_that_refuses_is_not_asked_again_and_the_log_says_why() {
     let (node, started) = (WaitingNode::start().await, Scratch::new("refusing-fork-server"));
-    let answer = Scratch::new("refusing-fork-server-answer");
     let refused = BTreeMap::from([("type", "refused"), ("message", "it has threads")]);
-    fs::write(&answer.0, message::encode(&refused).unwrap()).unwrap();
-    let refuse = format!("echo started >> \"$0\"; cat {} >&0; exec sleep 1000", answer.0.display());
+    let answer = started.0.join("answer");
+    fs::write(&answer, message::encode(&refused).unwrap()).unwrap();
+    let refuse = format!("echo started >> \"$0\"; cat {} >&0; exec sleep 1000", answer.display());
     let server = ForkServer::new(&script(&refuse, &started));
     let (socket, _theirs) = UnixDatagram::pair().unwrap();
     let (log, _guard) = CapturedLog::start();
@@ -82,7 +64,7 @@ async fn a_fork_server_that_refuses_is_not_asked_again_and_the_log_says_why() {
         let forked = server.fork(None, &node.replica, socket.as_fd(), output().as_fd());
         assert!(forked.unwrap().is_none(), "children are started by their command");
     }
-    assert_eq!(started.text(), "started\n");
+    assert_eq!(started.text(FILE), "started\n");
     assert_eq!(log.text().matches("each replica imports the service by itself: it has threads").count(), 1);
 }
 
@@ -141,7 +123,7 @@ async fn a_fork_server_that_is_not_needed_ends_by_itself() {
     let file = Scratch::new("ended-fork-server");
     drop(parent("cat > /dev/null; echo done > \"$0\"", &file).await);
     let begun = Instant::now();
-    while file.text() != "done\n" {
+    while file.text(FILE) != "done\n" {
         assert!(begun.elapsed() < Duration::from_secs(20), "it was killed");
         thread::yield_now();
     }

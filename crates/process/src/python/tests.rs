@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::*;
+use crate::testing::Scratch;
 
 #[test]
 fn the_interpreter_is_the_nearest_that_is_there() {
@@ -26,40 +27,6 @@ fn the_interpreter_is_the_nearest_that_is_there() {
         assert_eq!(found(), made.join("bin/python"));
     }
     fs::remove_dir_all(root).unwrap();
-}
-
-/// A directory that is removed at the end of its test.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("callboard-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Self(path)
-    }
-
-    fn write(&self, file: &str, text: &str) -> PathBuf {
-        let path = self.0.join(file);
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(&path, text).unwrap();
-        path
-    }
-
-    /// An interpreter that is a script for a shell. Another process writes it: a program that is open for writing,
-    /// also in a child that another test forks meanwhile, cannot be started.
-    fn interpreter(&self, script: &str) -> PathBuf {
-        let path = self.0.join("python");
-        let mut command = Command::new("sh");
-        command.args(["-c", r#"printf '#!/bin/sh\n%s\n' "$1" > "$0" && chmod +x "$0""#]).arg(&path).arg(script);
-        assert!(command.status().unwrap().success());
-        path
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
 }
 
 #[test]
