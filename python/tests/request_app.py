@@ -110,6 +110,22 @@ def nothing(context: cb.Context) -> list[Any]:
     return [asked.method, asked.path, asked.query, asked.headers]
 
 
+@cb.function(route="/by-method", methods=["DELETE", "PATCH"])
+def by_method(context: cb.Context) -> str:
+    return context.request.method
+
+
+@cb.function(route="/by-method", methods=["PUT"])
+def by_put(context: cb.Context) -> str:
+    context.request.headers["x"] = "y"
+    return f"{context.request.method} {context.headers}"
+
+
+@cb.function
+def themes(theme: Annotated[str, cb.Cookie()], context: cb.Context) -> list[str]:
+    return [theme, context.request.cookies["theme"]]
+
+
 @cb.function
 def sign_up(name: str, age: int | None = None, news: bool = False, tags: list[str] = ()) -> list[Any]:  # type: ignore[assignment]
     return [name, age, news, list(tags)]

@@ -129,10 +129,56 @@ def test_an_asynchronous_client_is_asked_about(guarded: Any) -> None:
     asyncio.run(calls())
 
 
-def test_of_several_functions_in_a_file_of_tests_none_is_asked(guarded: Any) -> None:
+def test_an_app_with_several_functions_is_refused_as_by_a_node(guarded: Any) -> None:
     guarded.other = cb.auth(lambda request: None)
-    with cb.test_client(guarded.seen) as test:
-        assert test.client().call("/seen", 1) == "None {}"
+    with pytest.raises(TargetError, match=r"`guarded_app:who`, `test_auth:<lambda>` have @auth: an app names"):
+        cb.test_client(guarded.seen)
+    with cb.test_client(guarded.who) as test:
+        assert test.call(cb.Request(headers=token("gold"))).name == "ada"
+
+
+BLOCKING = """
+import time
+import callboard as cb
+
+@cb.auth(timeout="1ms")
+{a}def who(request: cb.Request) -> cb.Caller:
+    time.sleep(0.02)
+    if request.bearer is None:
+        raise cb.HTTPException(401, "send a token")
+    return cb.Caller("ada")
+
+@cb.function
+def seen(n: int) -> int:
+    return n
+"""
+
+
+@pytest.mark.parametrize("a", ["", "async "])
+def test_a_function_that_blocks_beyond_its_time_lets_nobody_in(guarded: Any, tmp_path: Path, a: str) -> None:
+    del sys.modules["guarded_app"]
+    write(tmp_path, BLOCKING.format(a=a), "blocking_auth.py")
+    app = importlib.reload(importlib.import_module("blocking_auth"))
+    with cb.test_client(app.seen) as test:
+        for headers in ({}, token("gold")):
+            with pytest.raises(cb.CallError, match="the caller cannot be checked now") as late:
+                test.client().call("/seen", 1, headers=headers)
+            assert (late.value.status_code, late.value.kind) == (503, "unavailable")
+
+
+@cb.function
+def counted(n: int, context: cb.Context) -> str:
+    return context.tags["time"]
+
+
+def test_a_function_of_a_test_sees_the_time_of_its_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told(request: cb.Request) -> cb.Caller:
+        return cb.Caller("ada", tags={"time": request.headers.get("x-request-timeout-ms", "none")})
+
+    monkeypatch.setitem(globals(), "who", cb.auth(told))
+    with cb.test_client(counted) as test:
+        assert test.client().call("/counted", 1, timeout=2) == "2000"
+        assert test.client().call("/counted", 1) == "none"
 
 
 def cb_to_dict(request: cb.Request) -> dict[str, Any]:
@@ -141,7 +187,7 @@ def cb_to_dict(request: cb.Request) -> dict[str, Any]:
 
 def test_the_parts_of_a_request_are_read() -> None:
     request = cb.Request(headers={"cookie": "a=1; b = x ;c=;a=2;d", "authorization": "Basic x"})
-    assert (request.cookies, request.bearer) == ({"a": "1", "b ": " x", "c": ""}, None)
+    assert (request.cookies, request.bearer) == ({"a": "1", "b": "x", "c": "", "d": ""}, None)
     assert (cb.Request().cookies, cb.Request().bearer) == ({}, None)
 
 

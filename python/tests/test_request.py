@@ -140,6 +140,33 @@ def test_code_sees_the_head_of_its_request_as_far_as_its_route_lists_it(node: Se
         assert local.client().call("/nothing", headers=headers, query=query) == local.call() == unread
 
 
+def test_a_method_that_the_code_is_not_told_is_none_that_it_reads(node: Served) -> None:
+    told = "AttributeError: request.method: several methods of HTTP call this route"
+    for method in ("DELETE", "PATCH"):
+        assert told in httpx.request(method, f"{node.http}/by-method").json()["detail"]
+    assert httpx.put(f"{node.http}/by-method").json() == "PUT {}"
+    with cb.test_client(request_app.by_method) as local:
+        with pytest.raises(AttributeError, match=r"request\.method: several methods"):
+            local.call()
+        with pytest.raises(cb.CallError, match=r"request\.method: several methods"):
+            local.client().call("PATCH /by-method")
+    with cb.test_client(request_app.by_put) as local:
+        assert local.client().call("PUT /by-method") == "PUT {}"
+        # As of a pipeline, whose route has another name.
+        assert local.call(context=cb.Context(route="/pipeline", headers={"a": "b"})) == "POST {'a': 'b'}"
+
+
+@pytest.mark.parametrize(
+    ("cookie", "theme"),
+    [('theme="dark"', "dark"), ("a=1; theme = dark ;theme=late", "dark"), ("theme", ""), ("; =; theme=a=b", "a=b")],
+)
+def test_a_cookie_has_one_value_by_every_way(node: Served, cookie: str, theme: str) -> None:
+    headers = {"cookie": cookie, "content-type": "application/json"}
+    assert httpx.post(f"{node.http}/themes", headers=headers, content=b"null").json() == [theme, theme]
+    with cb.test_client(request_app.themes) as local:
+        assert local.client().call("/themes", headers={"cookie": cookie}) == [theme, theme]
+
+
 @pytest.mark.parametrize(
     ("route", "form", "expected"),
     [
@@ -165,6 +192,13 @@ def test_an_argument_by_form_is_a_field_by_every_way(node: Served) -> None:
         assert client.call("/subscribe", {"mail": "a@b"}) == client.send("subscribe", "a@b") == "a@b"
     with cb.test_client(request_app.subscribe) as local:
         assert local.call({"mail": "a@b"}) == "a@b"
+        here = local.client()
+        sent = [
+            here.send("subscribe", "a@b"),
+            here.send("subscribe", mail="a@b"),
+            here.send("subscribe", {"mail": "a@b"}),
+        ]
+        assert sent == ["a@b"] * 3
         for wrong in ({"mail": "a"}, "a@b", {}):
             with pytest.raises(cb.InvalidInput):
                 local.call(wrong)

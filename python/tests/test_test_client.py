@@ -88,12 +88,11 @@ def who(request):  # type: ignore[no-untyped-def]
     return cb.Caller("ada")
 
 
-@cb.auth
-def no_caller(request) -> str:  # type: ignore[no-untyped-def]
-    return "ada"
-
-
 def test_a_function_with_auth_gives_a_caller() -> None:
+    @cb.auth
+    def no_caller(request) -> str:  # type: ignore[no-untyped-def]
+        return "ada"
+
     with cb.test_client(who) as test:
         assert test.call(cb.Request()) == cb.Caller("ada")
     with cb.test_client(no_caller) as test, pytest.raises(TypeError, match=r"returns a cb.Caller: Expected `object`"):

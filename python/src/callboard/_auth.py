@@ -26,19 +26,36 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def cookies(self) -> dict[str, str]:
-        """Its cookies. The first of each name counts."""
-        found: dict[str, str] = {}
-        for pair in self.headers.get("cookie", "").split(";"):
-            name, is_cookie, value = pair.strip().partition("=")
-            if is_cookie:
-                found.setdefault(name, value)
-        return found
+        """Its cookies, without the quotes of a value. The first of each name counts."""
+        return cookies_of(self.headers)
 
     @property
     def bearer(self) -> str | None:
         """The token of the header `authorization: Bearer …`; None without one."""
         scheme, _, token = self.headers.get("authorization", "").partition(" ")
         return token.strip() if scheme.lower() == "bearer" else None
+
+
+class PartOfRequest(Request, frozen=True):
+    """The head of a request whose method has not reached the code."""
+
+    @property  # type: ignore[misc]
+    def method(self) -> str:
+        raise AttributeError(
+            "request.method: several methods of HTTP call this route, and its code is not told which: write a function "
+            "for each"
+        )
+
+
+def cookies_of(headers: dict[str, str]) -> dict[str, str]:
+    """The cookies in these headers: the first of each name, without the quotes of its value."""
+    found: dict[str, str] = {}
+    for pair in headers.get("cookie", "").split(";"):
+        name, _, value = (part.strip() for part in pair.partition("="))
+        is_quoted = len(value) > 1 and value[0] == value[-1] == '"'
+        if name:
+            found.setdefault(name, value[1:-1] if is_quoted else value)
+    return found
 
 
 class Caller(msgspec.Struct, frozen=True):

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from callboard._auth import Request
+from callboard._auth import PartOfRequest, Request
 from callboard._options import split_name
 from callboard._response import SENT, Response, check_open
 
@@ -60,6 +60,8 @@ class Context(msgspec.Struct):
     # What the code has chosen of the answer, and its work after it.
     _response: Response | None = None
     _after: list[Work] | None = None
+    # Whether several methods of HTTP call the route.
+    _has_methods: bool = False
 
     def __repr__(self) -> str:
         shown = (name for name in self.__struct_fields__ if not name.startswith("_"))
@@ -73,9 +75,11 @@ class Context(msgspec.Struct):
     def request(self) -> Request:
         """The head of the request: the headers and query parameters that the route lists, with their `cookies` and
         `bearer`, and the path, which is empty where the route reads nothing of the request. `method` is that of the
-        route, the first one of several; `client` is None."""
-        method = split_name(self.route or "")[0] or "POST"
-        return Request(method, self.path or "", {name: [text] for name, text in self.query.items()}, self.headers)
+        route; it raises `AttributeError` where the code is called by several, such as `methods=["PUT", "PATCH"]`.
+        `client` is None. A change of its values does not change the context."""
+        method = "" if self._has_methods else split_name(self.route or "")[0] or "POST"
+        kind = PartOfRequest if self._has_methods else Request
+        return kind(method, self.path or "", {name: [text] for name, text in self.query.items()}, {**self.headers})
 
     @property
     def response(self) -> Response:

@@ -152,7 +152,7 @@ class Steps:
             if error is not None:
                 raise error
             if call.context._response is not None:
-                call.context._response._completed(self._declared, output if self._streams else [output])
+                call.context._response._end(self._declared, output if self._streams else [output])
             return output
         finally:
             # A frame that has its own error is a cycle.
@@ -276,7 +276,7 @@ class Steps:
 
 
 def _context_of_step(call: _Call | None) -> Context:
-    """The context of one item. It chooses an answer for itself, if somebody wants to know that of the call."""
+    """The context of one item. It has a response of its own if the call has one."""
     # The caller of a call that is over has left.
     if call is None:
         return Context(_cancelled=True)

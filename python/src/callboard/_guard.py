@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+import math
+import time
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
@@ -13,6 +15,7 @@ from callboard._awaiting import in_time
 from callboard._errors import call_error
 from callboard._exceptions import HTTPException
 from callboard._instance import Instance
+from callboard._target import TargetError
 from callboard.client.transport import Failure
 
 # The statuses whose errors are those of the node itself.
@@ -31,24 +34,33 @@ class Guard:
 
     async def ask(self, request: Request, timeout: float | None) -> Caller:
         """The caller of a request, which waits for `timeout` seconds. Raises the `Failure` of a refusal."""
-        limits = [each for each in (self._seconds, timeout) if each is not None]
+        limit = min((each for each in (self._seconds, timeout) if each is not None), default=math.inf)
+        end = time.monotonic() + limit
         try:
             asking = self._instance.call(request, None, None)
-            caller: Caller = await in_time(asking, min(limits) if limits and self.waits else None, _late)
-            return caller
+            # Code that does not wait goes on, and is late.
+            caller: Caller = await in_time(asking, limit if self.waits and limit < math.inf else None, _late)
         except Failure:
             raise
         except Exception as error:
-            raise _refusal(error) from error
+            raise _refusal(error) if time.monotonic() < end else _late() from error
+        if time.monotonic() >= end:
+            raise _late()
+        return caller
 
 
 def guard_of(modules: Iterable[ModuleType], app: Any) -> Guard | None:
-    """The guard of an app of these modules: the one function with `@auth` in them. A file of tests may have several,
-    and none of them is asked; nor is the function asked about itself."""
+    """The guard of an app of these modules: the one function with `@auth` in them. The function is not asked about
+    itself. Raises `TargetError` for several of them: a node does not start with these."""
     values = (value for module in modules for value in vars(module).values() if inspect.isfunction(value))
     found = {id(value): value for value in values if getattr(getattr(value, SERVICE, None), "route", "") == AUTH_ROUTE}
     functions = list(found.values())
-    return Guard(functions[0]) if len(functions) == 1 and functions[0] is not app else None
+    if not functions or any(function is app for function in functions):
+        return None
+    if len(functions) > 1:
+        names = ", ".join(f"`{function.__module__}:{function.__name__}`" for function in functions)
+        raise TargetError(f"{names} have @auth: an app names its callers by one function")
+    return Guard(functions[0])
 
 
 def _late() -> Failure:

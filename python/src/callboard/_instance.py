@@ -152,7 +152,7 @@ class Instance:
         found = [(list(map(self._decoded, outputs)), failure) for outputs, failure in outcomes]
         if context is not None and context._response is not None:
             for outputs, _ in found:
-                context._response._completed(self._route(method).response, outputs)
+                context._response._end(self._route(method).response, outputs)
         return found
 
     async def run(

@@ -275,7 +275,7 @@ class Objects:
 def _arguments(route: Route, call: dict[str, Any], context: Context) -> dict[str, Any]:
     signature = route.own_signature
     # The node has called a route of its own.
-    context.route = route.public_name
+    context.route, context._has_methods = route.public_name, len(route.methods) > 1
     found = signature.arguments(decode(call["input"], is_as_sent=signature.takes_frames_as_sent))
     found.update(signature.request_arguments(context))
     if signature.context:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, get_args, get_origin
 from urllib.parse import unquote
 
+from callboard._auth import cookies_of
 from callboard._context import Context
 from callboard._conversion import convert, from_text
 from callboard._exceptions import InvalidInput
@@ -93,12 +94,7 @@ class Cookie(Part):
             raise ValueError(f"{name!r} is not the name of a cookie") from None
 
     def _read(self, context: Context, key: str) -> str | None:
-        for pair in context.headers.get("cookie", "").split(";"):
-            name, _, value = pair.partition("=")
-            if name.strip() == key:
-                value = value.strip()
-                return value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else value
-        return None
+        return cookies_of(context.headers).get(key)
 
 
 class PathParameter(Part):
@@ -125,7 +121,8 @@ class Form(Part):
     """The argument is a field of the body, also if it is the only one: `name: Annotated[str, cb.Form()]`.
 
     Any route with several parameters takes them as the fields of a form, `application/x-www-form-urlencoded` or
-    `multipart/form-data`, or of a JSON object. This says so where there is one parameter, whose value is else the body.
+    `multipart/form-data`, or of a JSON object. Use it for a single parameter, whose value is otherwise
+    the whole body.
     """
 
     place, words = "form", "field of the form"

@@ -181,7 +181,7 @@ class Response:
         if has_output and declared.media_type is not None and self.media_type is None:
             self.headers._pairs.append(("content-type", declared.media_type))
 
-    def _completed(self, declared: Declared | None, outputs: list[Any]) -> None:
+    def _end(self, declared: Declared | None, outputs: list[Any]) -> None:
         """Ends the choice of a call that was made without a node. One without an output has no answer."""
         if outputs and declared is not None:
             self._complete(declared, has_output=outputs[0] is not None)

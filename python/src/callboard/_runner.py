@@ -79,6 +79,8 @@ class Runner:
         self._forms = forms_of(route.signature.output)
         # The names of the arguments of a batch.
         self._names = (*self.signature.hints, *(argument.name for argument in self.signature.request))
+        # The name of the route, if several methods of HTTP call it.
+        self._of_methods = route.public_name if len(route.methods) > 1 else None
         has_context = self.signature.context and not self.signature.batched
         # What comes from the call of an item, and not from its input.
         self._complete = self._with_request if self.signature.request else self._with_context if has_context else None
@@ -333,6 +335,9 @@ class Runner:
             found = self.signature.all_arguments(inputs)
         if found is None:
             found = self._arguments_of_each(inputs, files)
+        if self._of_methods is not None:
+            for context in contexts:
+                context._has_methods = context.route in (None, self._of_methods)
         if self._complete is not None:
             self._complete(found, contexts)
         return found

@@ -266,7 +266,10 @@ def _is_context(hint: Any) -> bool:
     return [kind for kind in kinds if kind is not type(None)] in ([Context], [list[Context]])
 
 
-_HEAD = "take `context: cb.Context`, whose `request` is its head, or a header by `Annotated[str, cb.Header()]`"
+_HEAD = (
+    "take `context: cb.Context`, whose `request` is the head of the request, or a header by "
+    "`Annotated[str, cb.Header()]`"
+)
 # Where to find what other frameworks, and `@auth`, give as a parameter.
 _ELSEWHERE = {
     ("callboard", "Request"): _HEAD,

@@ -45,8 +45,9 @@ def test_client(app: Any, *others: NoReturn, **settings: Any) -> TestClient:
     A pipeline runs by the engine of a node, so that its ensembles, switches, bounds and errors are those of a node. The
     engine is in the extension, which wheels have.
 
-    Raises `TargetError` for anything that cannot be served, for a pipeline without the extension, and for one with a
-    step that only a node runs, such as `onnx`; whatever `setup` raises.
+    Raises `TargetError` for anything that cannot be served, for a pipeline without the extension or with a step that
+    only a node runs, such as `onnx`, and for several functions with `@auth` in the module of the app; whatever `setup`
+    raises.
     """
     # A worker imports this module, too.
     from callboard._guard import guard_of
@@ -133,10 +134,11 @@ class TestClient:
     ) -> Any:
         """One call, and its output as plain data; for a streaming route the list of its outputs.
 
-        `method` is the name of a method with `@route`, by default `predict` or the only one; `context` is what the code
-        gets as its `Context`, whose `response` has the status and headers of the answer afterwards, and about whose
-        `caller` no function with `@auth` is asked; `key` is that of a keyed class. A call with a path, headers or a
-        query is `client().call("GET /items/7", query={"page": 2})`.
+        `method` is the name of a method with `@route`, by default `predict` or the only one; `key` is that of a
+        keyed class. `context` is the `Context` of the code. Its `response` has the status and headers afterwards. No
+        function with `@auth` is asked about its `caller`.
+
+        A call with a path, headers or a query is `client().call("GET /items/7", query={"page": 2})`.
         Raises what the code raises, `InvalidInput` for an input that does not fit the hints, and `TargetError` for a
         method that is no route.
         """

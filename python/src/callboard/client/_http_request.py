@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 import ssl
 import urllib.parse
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -13,7 +12,7 @@ import httpx
 
 from callboard._envelope import Buffer
 from callboard._options import split_name
-from callboard.client.transport import Options, Settings, without_user
+from callboard.client.transport import Options, Settings, timeout_millis, without_user
 
 ENVELOPE = b"application/vnd.callboard.envelope"
 STREAM_TYPE = b"application/vnd.callboard.envelope-stream"
@@ -24,8 +23,6 @@ ENVELOPES = STREAM_TYPE + b", " + ENVELOPE + b";q=0.9"
 _SLICE_BYTES = 1 << 20
 # Smaller envelopes are sent in one piece.
 SMALL_BYTES = 64 << 10
-# A node has at most an hour for a call.
-_MAX_TIMEOUT_MS = 3_600_000
 _MAX_SESSION_BYTES = 128
 
 
@@ -142,8 +139,7 @@ class Endpoint:
         if method is not None:
             headers.append((b"X-Callboard-Method", method.encode()))
         if remaining is not None:
-            millis = min(max(1, math.ceil(remaining * 1000)), _MAX_TIMEOUT_MS)
-            headers.append((b"X-Request-Timeout-Ms", b"%d" % millis))
+            headers.append((b"X-Request-Timeout-Ms", b"%d" % timeout_millis(remaining)))
         if options.priority is not None:
             headers.append((b"X-Request-Priority", options.priority.encode()))
         if options.session is not None:

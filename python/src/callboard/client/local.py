@@ -19,7 +19,7 @@ from callboard._envelope import Buffer, decode, encode
 from callboard._errors import call_error
 from callboard._exceptions import InvalidInput
 from callboard._options import called_name, path_parameters, split_name
-from callboard.client.transport import Failure, Options
+from callboard.client.transport import Failure, Options, timeout_millis
 
 if TYPE_CHECKING:
     from callboard._guard import Guard
@@ -85,7 +85,7 @@ class AsyncLocalTransport:
             raise Failure("not_found", str(error), status=404, was_started=False) from error
         if options.function:
             try:
-                value = _input(route, list(found.signature.hints) if found else None, **value)
+                value = _input(route, found, **value)
             except InvalidInput as error:
                 raise _failure(error) from error
         context = _context(found, route, options)
@@ -203,7 +203,7 @@ def _context(route: Route | None, called: str, options: Options) -> Context:
 
 
 def _request(called: str, options: Options) -> Request:
-    """The head of the request that a client sends to a node for this call."""
+    """The head of the request that a client sends to a node for this call, without the headers of its transport."""
     method, path = split_name(called_name(called))
     path = f"/v1/call/{called_name(called).lstrip('/')}" if options.function else path
     own = {
@@ -211,6 +211,7 @@ def _request(called: str, options: Options) -> Request:
         "user-agent": "callboard-python",
         "x-callboard-method": None if options.function else method,
         "x-request-id": options.request_id,
+        "x-request-timeout-ms": None if options.timeout is None else str(timeout_millis(options.timeout)),
         "x-request-priority": options.priority,
         "x-callboard-session": options.session,
         "traceparent": options.traceparent,
@@ -226,19 +227,20 @@ def _request(called: str, options: Options) -> Request:
     return Request("POST", quote(path, safe="/%"), query, headers, "127.0.0.1")
 
 
-def _input(route: str, names: list[str] | None, args: list[Any], kwargs: dict[str, Any]) -> Any:
+def _input(called: str, route: Route | None, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """The input that these arguments are, as the node makes it of the names of the parameters."""
-    if names is None:
+    if route is None:
         return args[0] if args else kwargs
-    if len(args) == 1 and not kwargs and len(names) != 1 and isinstance(args[0], dict) and set(args[0]) <= set(names):
+    names, is_value = list(route.signature.hints), route.signature.is_value
+    if len(args) == 1 and not kwargs and not is_value and isinstance(args[0], dict) and set(args[0]) <= set(names):
         return args[0]
     found = dict(zip(names, args, strict=False))
     wrong = [name for name in kwargs if name in found or name not in names]
     if wrong or len(args) > len(names):
         reason = f"argument `{wrong[0]}`" if wrong else f"{len(args)} positional arguments"
-        raise InvalidInput(f"{reason}: `{route}` takes {', '.join(names)}, each once")
+        raise InvalidInput(f"{reason}: `{called}` takes {', '.join(names)}, each once")
     found.update(kwargs)
-    return found.get(names[0]) if len(names) == 1 else found
+    return found.get(names[0]) if is_value else found
 
 
 def _failure(error: Exception) -> Failure:

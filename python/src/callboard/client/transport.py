@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import math
 import os
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
@@ -31,6 +32,9 @@ _SCHEMES = {
 # again is decided by the attributes of `Failure`.
 CONNECTION_LOST = "connection_lost"
 NO_CONNECTION = "no_connection"
+
+# A node has at most an hour for a call.
+_MAX_TIMEOUT_MS = 3_600_000
 
 _URLS = 'write "http://host:port", "https://host" or "quic://host:port"'
 
@@ -192,6 +196,11 @@ def open_async_transport(url: str, settings: Settings) -> AsyncTransport:
     """The asynchronous transport for this URL."""
     transport: AsyncTransport = _class_of(url, is_async=True)(url, settings)
     return transport
+
+
+def timeout_millis(seconds: float) -> int:
+    """The time of a call as the header `x-request-timeout-ms` has it."""
+    return min(max(1, math.ceil(seconds * 1000)), _MAX_TIMEOUT_MS)
 
 
 def without_user(url: str) -> str:
