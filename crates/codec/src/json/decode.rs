@@ -355,7 +355,6 @@ impl<'a, const DIGITS: bool> JsonDecoder<'a, DIGITS> {
             self.at += word.len();
             Ok(value)
         } else if word.as_bytes().starts_with(&self.bytes[self.at..]) {
-            self.at = self.bytes.len();
             Err(self.malformed(&format!("the input ends inside `{word}`")))
         } else {
             Err(self.no_value())
@@ -455,7 +454,7 @@ mod tests {
             (r#"{"a" "#, "the input ends after a key: expected : and a value (byte 5)"),
             (r#"{"a" 1"#, "expected : after a key (byte 5)"),
             ("[1,", "the input ends where a value is expected at $[1] (byte 3)"),
-            ("tru", "the input ends inside `true` (byte 3)"),
+            ("tru", "the input ends inside `true` (byte 0)"),
             ("[1 2]", "expected , or ] after a list item (byte 3)"),
             (r#"{"a":1 2}"#, "expected , or } after a map entry (byte 7)"),
             ("", "the input is empty: expected a JSON value (byte 0)"),

@@ -1,5 +1,9 @@
 //! Admission and ledger as one plain value: an admitted call enters the ledger in the same step.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use slab::Slab;
@@ -116,11 +120,32 @@ pub(crate) struct LedgerLine {
     is_closed: bool,
 }
 
+/// The sum of the bytes of one request that has several accounts. It tells a request that alone exceeds the node's
+/// limit, which is too large, from one that others leave no room.
+#[derive(Clone, Debug, Default)]
+pub struct RequestBytes(Arc<AtomicU64>);
+
+impl RequestBytes {
+    pub(crate) fn sum(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn add(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn remove(&self, bytes: u64) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
 /// The permits in use, and the calls that hold them.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     limits: Limits,
     lines: Slab<LedgerLine>,
+    /// The requests of calls that are not the only account of theirs. Few are, and a waiting call is to be small.
+    requests: HashMap<usize, RequestBytes>,
     open: usize,
     bytes: u64,
     /// The peak of the bytes since the last request for it.
@@ -135,6 +160,7 @@ impl Ledger {
         Self {
             limits,
             lines: Slab::new(),
+            requests: HashMap::new(),
             open: 0,
             bytes: 0,
             #[cfg(feature = "testing")]
@@ -191,27 +217,30 @@ impl Ledger {
         }
     }
 
+    /// Counts a call among the accounts of a request. A second request changes nothing.
+    pub(crate) fn join(&mut self, key: usize, request: &RequestBytes) {
+        if let Entry::Vacant(entry) = self.requests.entry(key) {
+            request.add(self.lines[key].bytes);
+            entry.insert(request.clone());
+        }
+    }
+
     /// Charges more bytes to a call: its body was longer than announced, or was decoded.
-    /// `own` are those of its request, if that has several accounts; else 0.
-    pub(crate) fn grow(&mut self, key: usize, own: u64, bytes: u64) -> Result<(), Refusal> {
+    pub(crate) fn grow(&mut self, key: usize, bytes: u64) -> Result<(), Refusal> {
+        let own = self.requests.get(&key).map_or(0, RequestBytes::sum);
         self.take(self.lines[key].bytes.max(own), bytes)?;
         self.lines[key].bytes += bytes;
+        self.requests.get(&key).into_iter().for_each(|request| request.add(bytes));
         Ok(())
     }
 
     /// Gives back bytes that were charged to a call, at most the charged bytes that are left.
-    /// Returns how many.
-    pub(crate) fn shrink(&mut self, key: usize, bytes: u64) -> u64 {
+    pub(crate) fn shrink(&mut self, key: usize, bytes: u64) {
         let line = &mut self.lines[key];
         let bytes = bytes.min(line.bytes);
         line.bytes -= bytes;
         self.bytes -= bytes;
-        bytes
-    }
-
-    /// The bytes that are charged to a call.
-    pub(crate) fn bytes_of(&self, key: usize) -> u64 {
-        self.lines[key].bytes
+        self.requests.get(&key).into_iter().for_each(|request| request.remove(bytes));
     }
 
     /// Closes a call: it has its outcome, and its permit is free. Its bytes stay charged until it is
@@ -230,6 +259,7 @@ impl Ledger {
         let line = self.lines.remove(key);
         debug_assert!(line.is_closed);
         self.bytes -= line.bytes;
+        self.requests.remove(&key).into_iter().for_each(|request| request.remove(line.bytes));
     }
 
     /// Takes bytes for an account that holds `own` bytes.
@@ -365,7 +395,7 @@ mod tests {
                         }
                     }
                     Operation::Grow { nth, bytes } if nth < open.len() => {
-                        let grown = ledger.grow(open[nth], 0, bytes).is_ok();
+                        let grown = ledger.grow(open[nth], bytes).is_ok();
                         prop_assert_eq!(grown, before.1 + bytes <= 100);
                         prop_assert_eq!(ledger.bytes(), before.1 + if grown { bytes } else { 0 });
                     }
@@ -410,13 +440,24 @@ mod tests {
         let (mut ledger, now) = (ledger(2, 100), Instant::now());
         assert_eq!(ledger.check(101, false), Err(Refusal::TooLarge { bytes: 101, limit: 100 }));
         let call = ledger.admit(now, RouteIndex(0), 60, false).unwrap() as usize;
-        assert_eq!(ledger.grow(call, 0, 41), Err(Refusal::TooLarge { bytes: 101, limit: 100 }));
+        assert_eq!(ledger.grow(call, 41), Err(Refusal::TooLarge { bytes: 101, limit: 100 }));
         assert_eq!(ledger.take(20, 81), Err(Refusal::TooLarge { bytes: 101, limit: 100 }));
         assert_eq!(ledger.take(0, 20), Ok(()));
-        assert_eq!(ledger.grow(call, 0, 40), Err(Refusal::TooManyBytes { asked: 40, limit: 100 }));
-        assert_eq!(ledger.grow(call, 80, 21), Err(Refusal::TooLarge { bytes: 101, limit: 100 }), "both are its own");
+        assert_eq!(ledger.grow(call, 40), Err(Refusal::TooManyBytes { asked: 40, limit: 100 }));
+        assert_eq!(ledger.grow(call, 21), Err(Refusal::TooManyBytes { asked: 21, limit: 100 }));
+        let request = RequestBytes::default();
+        request.add(20);
+        for _ in 0..2 {
+            ledger.join(call, &request);
+        }
+        assert_eq!(ledger.grow(call, 21), Err(Refusal::TooLarge { bytes: 101, limit: 100 }), "both are its own");
         assert_eq!(ledger.take(20, 80), Err(Refusal::TooManyBytes { asked: 80, limit: 100 }));
-        assert_eq!((ledger.grow(call, 80, 20), ledger.bytes()), (Ok(()), 100));
+        assert_eq!((ledger.grow(call, 20), ledger.bytes(), request.sum()), (Ok(()), 100, 100));
+        ledger.shrink(call, 30);
+        assert_eq!((ledger.bytes(), request.sum()), (70, 70));
+        ledger.close(call);
+        ledger.remove(call);
+        assert_eq!((ledger.bytes(), request.sum()), (20, 20));
     }
 
     #[test]

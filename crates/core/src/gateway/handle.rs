@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use ractor::ActorRef;
 use tokio::runtime::Handle;
 
-use super::admission::{Ledger, LedgerLine, Limits, MAX_INNER_CALLS, Refusal};
+use super::admission::{Ledger, LedgerLine, Limits, MAX_INNER_CALLS, Refusal, RequestBytes};
 use super::message::GatewayMessage;
 use super::pending_bodies::{PendingBodies, PendingBody};
 use crate::clock::Instant;
@@ -57,7 +57,7 @@ impl Gateway {
     ) -> Result<Arc<Permit>, Refusal> {
         let key = self.enter(now, route, bytes, root)?;
         let (gateway, inner, is_kept) = (Arc::clone(self), AtomicU16::new(0), AtomicBool::new(false));
-        Ok(Arc::new(Permit { gateway, key, inner, is_kept, joined: JoinedRequest::default() }))
+        Ok(Arc::new(Permit { gateway, key, inner, is_kept }))
     }
 
     /// Opens a line of the ledger, on the permit of `root` while that call has no outcome.
@@ -191,7 +191,6 @@ pub(crate) struct Permit {
     inner: AtomicU16,
     /// Whether an edge keeps the account, and gives back the charged bytes after it has written the outcome.
     is_kept: AtomicBool,
-    joined: JoinedRequest,
 }
 
 impl Permit {
@@ -214,27 +213,18 @@ impl Permit {
 
     /// Counts the account among those of a request. A second request changes nothing.
     pub(crate) fn join(&self, request: &RequestBytes) {
-        let charged = self.gateway.ledger.lock().bytes_of(self.line());
-        self.joined.join(request, charged);
+        self.gateway.ledger.lock().join(self.line(), request);
     }
 
     /// Charges `bytes` more to the call.
     pub(crate) fn grow(&self, bytes: u64) -> Result<(), CallError> {
-        self.take(bytes).map_err(|refusal| self.gateway.refuse(refusal))
-    }
-
-    fn take(&self, bytes: u64) -> Result<(), Refusal> {
-        let own = self.joined.sum();
-        // Before the bytes can be given back, so that the sum is never below what is removed from it.
-        self.joined.add(bytes);
-        let grown = self.gateway.ledger.lock().grow(self.line(), own, bytes);
-        grown.inspect_err(|_| self.joined.remove(bytes))
+        let grown = self.gateway.ledger.lock().grow(self.line(), bytes);
+        grown.map_err(|refusal| self.gateway.refuse(refusal))
     }
 
     /// Gives back `bytes` that were charged to the call.
     pub(crate) fn shrink(&self, bytes: u64) {
-        let given_back = self.gateway.ledger.lock().shrink(self.line(), bytes);
-        self.joined.remove(given_back);
+        self.gateway.ledger.lock().shrink(self.line(), bytes);
     }
 
     /// Restarts the age of the call at `now`.
@@ -295,11 +285,13 @@ impl Permit {
 
 impl Account for Permit {
     fn charge(&self, bytes: usize) -> Result<(), ChargeError> {
-        self.take(bytes as u64).map_err(|refusal| self.gateway.refuse_charge(&refusal))
+        // Frees the lock before the refusal is built.
+        let grown = self.gateway.ledger.lock().grow(self.line(), bytes as u64);
+        grown.map_err(|refusal| self.gateway.refuse_charge(&refusal))
     }
 
     fn refund(&self, bytes: usize) {
-        self.shrink(bytes as u64);
+        self.gateway.ledger.lock().shrink(self.line(), bytes as u64);
     }
 }
 
@@ -309,58 +301,26 @@ impl Drop for Permit {
     }
 }
 
-/// The sum of the bytes of one request that has several accounts. It tells a request that alone exceeds the node's
-/// limit, which is too large, from one that others leave no room.
-#[derive(Clone, Debug, Default)]
-pub struct RequestBytes(Arc<AtomicU64>);
-
-/// The request that an account has joined, if its request has others as well.
-#[derive(Debug, Default)]
-struct JoinedRequest(OnceLock<RequestBytes>);
-
-impl JoinedRequest {
-    /// Joins a request with what the account holds. A second request changes nothing.
-    fn join(&self, request: &RequestBytes, bytes: u64) {
-        if self.0.set(request.clone()).is_ok() {
-            self.add(bytes);
-        }
-    }
-
-    /// The bytes of all accounts of the request: 0 if none was joined.
-    fn sum(&self) -> u64 {
-        self.0.get().map_or(0, |RequestBytes(sum)| sum.load(Ordering::Relaxed))
-    }
-
-    fn add(&self, bytes: u64) {
-        if let Some(RequestBytes(sum)) = self.0.get() {
-            sum.fetch_add(bytes, Ordering::Relaxed);
-        }
-    }
-
-    fn remove(&self, bytes: u64) {
-        if let Some(RequestBytes(sum)) = self.0.get() {
-            sum.fetch_sub(bytes, Ordering::Relaxed);
-        }
-    }
-}
-
 /// Bytes of the node that belong to no call: read before the call begins, or held in addition to it. They count against
 /// no call limit. Dropping it gives them back.
 #[derive(Debug)]
 pub struct HeldBytes {
     gateway: Arc<Gateway>,
     bytes: AtomicU64,
-    joined: JoinedRequest,
+    /// Set if the request has other accounts as well.
+    request: OnceLock<RequestBytes>,
 }
 
 impl HeldBytes {
     pub(crate) fn none_of(gateway: &Arc<Gateway>) -> Self {
-        Self { gateway: Arc::clone(gateway), bytes: AtomicU64::new(0), joined: JoinedRequest::default() }
+        Self { gateway: Arc::clone(gateway), bytes: AtomicU64::new(0), request: OnceLock::new() }
     }
 
     /// Counts this account among those of a request. A second request changes nothing.
     pub fn join(&self, request: &RequestBytes) {
-        self.joined.join(request, self.bytes());
+        if self.request.set(request.clone()).is_ok() {
+            request.add(self.bytes());
+        }
     }
 
     /// The held bytes.
@@ -396,14 +356,15 @@ impl HeldBytes {
     }
 
     fn take(&self, bytes: u64) -> Result<(), Refusal> {
-        let own = self.joined.sum().max(self.bytes());
+        let own = self.request.get().map_or_else(|| self.bytes(), RequestBytes::sum);
         self.gateway.ledger.lock().take(own, bytes)?;
         self.count(bytes);
         Ok(())
     }
 
     fn count(&self, bytes: u64) {
-        self.joined.add(bytes);
+        // Before the bytes can be given back, so that the sum is never below what is removed from it.
+        self.request.get().into_iter().for_each(|request| request.add(bytes));
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
@@ -422,7 +383,7 @@ impl Account for HeldBytes {
         let left = |held: u64| Some(held.saturating_sub(bytes as u64));
         let held = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, left).unwrap_or_default();
         let given_back = held.min(bytes as u64);
-        self.joined.remove(given_back);
+        self.request.get().into_iter().for_each(|request| request.remove(given_back));
         self.gateway.ledger.lock().give_back(given_back);
     }
 }

@@ -13,8 +13,8 @@ mod handle;
 mod message;
 mod pending_bodies;
 
-pub use admission::Limits;
-pub use handle::{HeldBytes, RequestBytes};
+pub use admission::{Limits, RequestBytes};
+pub use handle::HeldBytes;
 pub use pending_bodies::PendingBody;
 
 pub(crate) use actor::GatewayActor;

@@ -107,7 +107,10 @@ async fn status_415_lists_the_accepted_types() {
         let answer = client.post("/greet", &form, body).await;
         let message = answer.problem()["message"].to_string();
         assert_eq!(answer.status, 415);
-        assert!(message.ends_with("the body is none; for JSON add -H 'content-type: application/json'\""), "{message}");
+        assert!(
+            message.ends_with("the body is not one; for JSON add -H 'content-type: application/json'\""),
+            "{message}"
+        );
     }
     let charset = [("content-type", "application/x-www-form-urlencoded; charset=latin1")];
     let latin = client.post("/greet", &charset, "name=Ada").await;
