@@ -63,6 +63,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(2);
 const IDLE_TIME_PER_CORE: Duration = Duration::from_millis(50);
 const IDLE_WINDOW: Duration = Duration::from_secs(1);
 
+/// The same of a node that still has to find out that members are gone which liars made up.
+const PROBING_TIME_PER_CORE: Duration = Duration::from_millis(350);
+
 /// A node that takes at most this time in the first part of [`IDLE_WINDOW`] is idle.
 const IDLE_CHECK: (Duration, Duration) = (Duration::from_millis(400), Duration::from_millis(20));
 
@@ -90,6 +93,7 @@ pub(crate) struct Attack {
     honest: Request,
     duration: Duration,
     max_refused_percent: u64,
+    idle_time_per_core: Duration,
     required_status: Option<u16>,
 }
 
@@ -150,6 +154,7 @@ impl Attack {
             honest,
             duration: DURATION,
             max_refused_percent: 100,
+            idle_time_per_core: IDLE_TIME_PER_CORE,
             required_status: None,
         }
     }
@@ -207,6 +212,11 @@ impl Attack {
         Self { max_refused_percent: 5, ..self }
     }
 
+    /// For attacks that leave members which the node probes until they count as gone.
+    pub(crate) fn leaving_members(self) -> Self {
+        Self { idle_time_per_core: PROBING_TIME_PER_CORE, ..self }
+    }
+
     /// For attacks whose every answer must have this status.
     #[cfg(target_os = "linux")]
     pub(crate) fn must_be_answered_with(self, status: u16) -> Self {
@@ -247,7 +257,7 @@ impl Attack {
             log: node.log(),
             death: node.death(),
         };
-        let mut violations = measurements.violations(self.max_refused_percent);
+        let mut violations = measurements.violations(self.max_refused_percent, self.idle_time_per_core);
         let outcomes = target.outcomes.into_inner().unwrap_or_else(PoisonError::into_inner);
         if let Some(status) = self.required_status.map(|status| status.to_string())
             && !outcomes.keys().all(|outcome| *outcome == status || outcome == LEFT_WAITING)
@@ -304,7 +314,7 @@ struct Measurements {
 
 impl Measurements {
     /// Every exceeded bound, as text.
-    fn violations(&self, max_refused_percent: u64) -> Vec<String> {
+    fn violations(&self, max_refused_percent: u64, idle_time_per_core: Duration) -> Vec<String> {
         let mut violations = Vec::new();
         let mut require = |holds: bool, text: String| {
             if !holds {
@@ -340,7 +350,7 @@ impl Measurements {
         let forged = self.log.iter().find(|line| line.starts_with("2030-"));
         require(forged.is_none(), format!("a line of the log is a caller's: {:.80}", forged.map_or("", |line| line)));
         match &self.idle_state {
-            Some(idle_state) => idle_state.violations(&mut require),
+            Some(idle_state) => idle_state.violations(idle_time_per_core, &mut require),
             None => require(self.death.is_some(), "its metrics did not say how many calls are in flight".to_owned()),
         }
         violations
@@ -379,12 +389,11 @@ impl IdleState {
         Some(Self { in_flight, in_flight_bytes, idle })
     }
 
-    fn violations(&self, require: &mut impl FnMut(bool, String)) {
+    fn violations(&self, time_per_core: Duration, require: &mut impl FnMut(bool, String)) {
         let Self { in_flight, in_flight_bytes, idle } = self;
         let is_free = *in_flight == 0 && *in_flight_bytes == 0;
         require(is_free, format!("{in_flight} calls and {in_flight_bytes} bytes are in flight after {IDLE_TIMEOUT:?}"));
-        let most =
-            IDLE_TIME_PER_CORE * u32::try_from(thread::available_parallelism().map_or(1, usize::from)).unwrap_or(1);
+        let most = time_per_core * u32::try_from(thread::available_parallelism().map_or(1, usize::from)).unwrap_or(1);
         require(
             *idle <= most,
             format!("{idle:?} of processor time in {IDLE_WINDOW:?} without requests, at most {most:?}"),

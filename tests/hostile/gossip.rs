@@ -133,7 +133,8 @@ fn forgers(name: &'static str, count: u64, pause: Duration) {
     needs_binary!();
     let honest = HonestMember::start();
     let request = Request::post("/bomb", "application/json", "1");
-    Attack::new(name).joined_to(&[honest.address()]).honest_at(request).lasting(Duration::from_secs(4)).run(|target| {
+    let attack = Attack::new(name).joined_to(&[honest.address()]).honest_at(request).leaving_members();
+    attack.lasting(Duration::from_secs(4)).run(|target| {
         run_for(target, async {
             join_all((0..count).map(|number| lie(target, number, pause))).await;
         });
