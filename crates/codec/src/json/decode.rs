@@ -365,16 +365,11 @@ impl<'a, const DIGITS: bool> JsonDecoder<'a, DIGITS> {
     fn no_value(&self) -> DecodeError {
         let rest = &self.text[self.at..];
         let word: String = rest.chars().take_while(|char| char.is_alphanumeric()).take(MAX_SHOWN_CHARS).collect();
-        let hint = match (word.as_str(), rest.as_bytes()) {
-            ("True" | "False" | "None", _) => ": JSON has true, false and null",
-            (_, [b'\'', ..]) => ": write a text in double quotes",
-            ("", _) => "",
-            _ => ": write a text in double quotes",
-        };
-        let found = match rest.chars().next() {
-            Some('\'') => "'".to_owned(),
-            Some(other) if word.is_empty() => other.escape_debug().to_string(),
-            _ => word,
+        let (found, hint) = match (word.as_str(), rest.chars().next()) {
+            ("True" | "False" | "None", _) => (word, ": JSON has true, false and null"),
+            ("", Some('\'')) => ("'".to_owned(), ": write a text in double quotes"),
+            ("", Some(other)) => (other.escape_debug().to_string(), ""),
+            _ => (word, ": write a text in double quotes"),
         };
         self.malformed(&format!("expected a JSON value, found `{found}`{hint}"))
     }

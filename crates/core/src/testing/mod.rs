@@ -1,5 +1,5 @@
-//! Tests of a user's app: on virtual time, with fakes in the place of stages and nodes, on several nodes in one process,
-//! and as seeded simulations.
+//! Tests of a user's app: on virtual time, with fakes in the place of stages and nodes, on several nodes in one
+//! process, and as seeded simulations.
 
 mod app;
 mod chance;
@@ -9,6 +9,7 @@ mod env;
 mod peer;
 mod simulation;
 mod state_store;
+pub(crate) mod without_stages;
 
 pub use app::TestApp;
 pub use chance::Chance;

@@ -9,13 +9,14 @@ use std::fmt;
 use self::network::{Network, Seat};
 pub use self::simulation::{ClusterSimulation, TestNodes};
 use super::TestApp;
+use super::without_stages::WithoutStages;
 use crate::node::{Node, NodeHandle, StartError};
 
 type AppFn = dyn Fn(&str) -> TestApp + Send + Sync;
 
 /// Nodes of a test. References of each node find the actors and keyed actors of the others, as over a network: values
-/// are converted, a question whose line is lost is [`Lost`](crate::actor::AskError::Lost), and each node has its own view
-/// of who has a key.
+/// are converted, a question whose line is lost is [`Lost`](crate::actor::AskError::Lost), and each node has its own
+/// view of who has a key.
 ///
 /// All nodes are members from their start, and each learns at once of a line that is lost. Not simulated: stages that
 /// other nodes run (see [`TestPeer`](super::TestPeer)), nodes that drain, and the time in which a view changes.
@@ -117,14 +118,14 @@ impl TestCluster {
     pub async fn restart(&mut self, number: usize) -> Result<(), StartError> {
         self.kill(number);
         let node = (self.app)(&network::name(number)).start().await?;
-        let joined = node.join(Seat { network: self.network.clone(), number });
+        let joined = node.join(WithoutStages(Seat { network: self.network.clone(), number }));
         debug_assert!(joined.is_ok(), "it has joined nothing else");
         self.network.started(number, node.handle());
         self.nodes[number] = Some(node);
         Ok(())
     }
 
-    /// From now on these nodes reach each other, and the others reach each other. A store of the test is reached by all.
+    /// From now on these nodes reach each other, and the others reach each other. All reach a store of the test.
     pub fn part(&self, apart: &[usize]) {
         self.network.part(apart);
     }

@@ -15,10 +15,7 @@ use crate::clock;
 use crate::deadline::Deadline;
 use crate::error::CallError;
 use crate::node::NodeHandle;
-use crate::remote::{
-    KeyOwner, Reach, RemoteActors, RemoteFuture, RemoteQuestion, RemoteStages, StageCall, StageLoad, StageOutputs,
-    StageReply, StageTarget,
-};
+use crate::remote::{KeyOwner, Reach, RemoteActors, RemoteFuture, RemoteQuestion};
 use crate::splitmix64::splitmix64;
 use crate::testing::Chance;
 use crate::testing::peer::{connection_lost, not_started, options_on_peer, transferred};
@@ -221,36 +218,6 @@ impl RemoteActors for Seat {
         let is_reached = number(node).is_some_and(|number| self.with_actor(actor).contains(&number));
         if is_reached { Reach::Connected } else { Reach::Gone }
     }
-}
-
-impl RemoteStages for Seat {
-    fn choose(&self, _: &str, _: Option<SessionKey>, _: &StageLoad) -> StageTarget {
-        StageTarget::default()
-    }
-
-    fn can_chain(&self, _: &str) -> bool {
-        false
-    }
-
-    fn offers(&self, _: &str) -> bool {
-        false
-    }
-
-    fn actors(&self) -> Option<&dyn RemoteActors> {
-        Some(self)
-    }
-
-    fn run(&self, call: StageCall) -> RemoteFuture<StageReply> {
-        Box::pin(std::future::ready(Err(without_stages(&call))))
-    }
-
-    fn stream(&self, call: StageCall) -> RemoteFuture<StageOutputs> {
-        Box::pin(std::future::ready(Err(without_stages(&call))))
-    }
-}
-
-fn without_stages(call: &StageCall) -> CallError {
-    not_started(format!("the nodes of a test cluster run no stage for each other, also not `{}`", call.stage()))
 }
 
 #[cfg(test)]

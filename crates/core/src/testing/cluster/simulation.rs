@@ -61,8 +61,8 @@ type CheckFn = dyn FnOnce(NodeHandle) -> BoxFuture<'static, ()> + Send;
 /// other, the rest of the askers end, and two seconds later [`finally`](Self::finally) checks what must hold.
 ///
 /// The run fails the test, and names its seed, if an asker panics or has no end, or if the last check panics. The same
-/// seed gives the same run, event by event, if the code takes nothing from outside: see [`Simulation`](super::super::Simulation).
-/// What is simulated of a network, and what is not: [`TestCluster`].
+/// seed gives the same run, event by event, if the code takes nothing from outside: see
+/// [`Simulation`](super::super::Simulation). What is simulated of a network, and what is not: [`TestCluster`].
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
@@ -164,8 +164,8 @@ impl Plan {
 }
 
 impl ClusterSimulation {
-    /// Of this number of nodes, `node-0` and so on; `app` makes the app of each name. Nodes share what the test gives to
-    /// all of them, such as a store.
+    /// Of this number of nodes, `node-0` and so on; `app` makes the app of each name. Nodes share what the test gives
+    /// to all of them, such as a store.
     ///
     /// # Panics
     ///
@@ -220,20 +220,20 @@ impl ClusterSimulation {
         fastrand::seed(self.seed);
         let Self { seed, nodes, .. } = self;
         let journal = Arc::new(Journal::new(seed, format!("ClusterSimulation::new({seed}, {nodes}, …)")));
-        let (mut plan, check) = (self.plan(), self.check.take());
+        let (plan, check) = (self.plan(), self.check.take());
         let started = TestCluster::start(nodes, self.app).await;
-        let mut cluster = started.unwrap_or_else(|error| panic!("an app does not start: {error}"));
+        let cluster = started.unwrap_or_else(|error| panic!("an app does not start: {error}"));
         cluster.network.set_delays(Chance::for_thing(seed, &[1]), ON_ITS_WAY);
-        let (mut chance, mut askers) = (Chance::for_thing(seed, &[2]), JoinSet::new());
-        while let Some((at, event)) = plan.next() {
+        let chance = Chance::for_thing(seed, &[2]);
+        let mut play = Play { seed, cluster, plan, chance, askers: JoinSet::new(), journal: Arc::clone(&journal) };
+        while let Some((at, event)) = play.plan.next() {
             sleep_until(at).await;
-            happen(event, &mut cluster, &mut plan, (&journal, &mut chance, &mut askers), seed).await;
+            play.happen(event).await;
         }
-        cluster.heal();
-        until_over(&mut askers, &journal).await;
+        play.until_over().await;
         sleep(SETTLED_AFTER).await;
         if let Some(check) = check {
-            let node = cluster.nodes().pick(&mut chance);
+            let node = play.cluster.nodes().pick(&mut play.chance);
             match timeout(FOREVER, contain_future(check(node))).await {
                 Ok(Ok(())) => {}
                 Ok(Err(words)) => journal.violation(words),
@@ -266,65 +266,74 @@ impl ClusterSimulation {
     }
 }
 
-async fn happen(
-    event: Event,
-    cluster: &mut TestCluster,
-    plan: &mut Plan,
-    (journal, chance, askers): (&Arc<Journal>, &mut Chance, &mut JoinSet<()>),
+/// A run that is under way.
+struct Play {
     seed: u64,
-) {
-    match event {
-        Event::Ask { number, ask } => {
-            let asking = ask(cluster.nodes(), Chance::for_thing(seed, &[4, number as u64]));
-            let journal = Arc::clone(journal);
-            journal.event(format_args!("asker {number} comes"));
-            askers.spawn(async move {
-                match contain_future(asking).await {
-                    Ok(outcome) => journal.event(format_args!("asker {number}: {outcome}")),
-                    Err(words) => journal.violation(format_args!("asker {number}: {words}")),
-                }
-            });
-        }
-        Event::Kill => {
-            let running = cluster.network.running();
-            let number = running[chance.within(0..running.len() as u64) as usize].0;
-            let back_at = clock::now() + chance.millis(TROUBLE);
-            if running.len() > 1 {
-                journal.killed(&name(number));
-                cluster.kill(number);
-                plan.add(back_at, Event::Restart(number));
-            }
-        }
-        Event::Restart(number) => {
-            journal.event(format_args!("{} starts again", name(number)));
-            if let Err(error) = cluster.restart(number).await {
-                journal.violation(format_args!("{} does not start again: {error}", name(number)));
-            }
-        }
-        Event::Part => {
-            let apart: Vec<usize> = (0..cluster.nodes.len()).filter(|_| chance.one_in(2)).collect();
-            let names: Vec<String> = apart.iter().map(|number| name(*number)).collect();
-            journal.event(format_args!("the network is parted: {names:?} and the rest"));
-            cluster.part(&apart);
-            plan.add(clock::now() + chance.millis(TROUBLE), Event::Heal);
-        }
-        Event::Heal => {
-            journal.event("the network heals");
-            cluster.heal();
-        }
-    }
+    cluster: TestCluster,
+    plan: Plan,
+    /// Of the kills and the partitions.
+    chance: Chance,
+    askers: JoinSet<()>,
+    journal: Arc<Journal>,
 }
 
-async fn until_over(askers: &mut JoinSet<()>, journal: &Journal) {
-    let all = async {
-        while let Some(asked) = askers.join_next().await {
-            if let Err(error) = asked {
-                journal.violation(format_args!("an asker has no end: {error}"));
+impl Play {
+    async fn happen(&mut self, event: Event) {
+        let Self { seed, cluster, plan, chance, askers, journal } = self;
+        match event {
+            Event::Ask { number, ask } => {
+                let asking = ask(cluster.nodes(), Chance::for_thing(*seed, &[4, number as u64]));
+                let journal = Arc::clone(journal);
+                journal.event(format_args!("asker {number} comes"));
+                askers.spawn(async move {
+                    match contain_future(asking).await {
+                        Ok(outcome) => journal.event(format_args!("asker {number}: {outcome}")),
+                        Err(words) => journal.violation(format_args!("asker {number}: {words}")),
+                    }
+                });
+            }
+            Event::Kill => {
+                let running = cluster.network.running();
+                let number = running[chance.within(0..running.len() as u64) as usize].0;
+                let back_at = clock::now() + chance.millis(TROUBLE);
+                if running.len() > 1 {
+                    journal.killed(&name(number));
+                    cluster.kill(number);
+                    plan.add(back_at, Event::Restart(number));
+                }
+            }
+            Event::Restart(number) => {
+                journal.event(format_args!("{} starts again", name(number)));
+                if let Err(error) = cluster.restart(number).await {
+                    journal.violation(format_args!("{} does not start again: {error}", name(number)));
+                }
+            }
+            Event::Part => {
+                let apart: Vec<usize> = (0..cluster.nodes.len()).filter(|_| chance.one_in(2)).collect();
+                let names: Vec<String> = apart.iter().map(|number| name(*number)).collect();
+                journal.event(format_args!("the network is parted: {names:?} and the rest"));
+                cluster.part(&apart);
+                plan.add(clock::now() + chance.millis(TROUBLE), Event::Heal);
+            }
+            Event::Heal => {
+                journal.event("the network heals");
+                cluster.heal();
             }
         }
-    };
-    if timeout(FOREVER, all).await.is_err() {
-        journal.violation(format_args!("{} askers have no end", askers.len()));
+    }
+
+    async fn until_over(&mut self) {
+        let Self { askers, journal, .. } = self;
+        let all = async {
+            while let Some(asked) = askers.join_next().await {
+                if let Err(error) = asked {
+                    journal.violation(format_args!("an asker has no end: {error}"));
+                }
+            }
+        };
+        if timeout(FOREVER, all).await.is_err() {
+            journal.violation(format_args!("{} askers have no end", askers.len()));
+        }
     }
 }
 
