@@ -98,7 +98,7 @@ fn of_two_nodes_with_one_name_the_later_one_is_used_until_it_ends() {
     gateway.http.wait_for_members(1);
     gateway.http.wait_for_stage("shared");
     let later = worker();
-    earlier.server.wait_for("a peer refuses this node: ");
+    earlier.server.wait_for("a peer cannot be connected, and waiting does not help: ");
     assert!(earlier.http.metric("callboard_net_peer_name_conflicts_total") > 0);
     later.http.wait_for_members(1);
     gateway.http.wait_for_members(1);

@@ -158,7 +158,7 @@ impl Protocol for OpenAiProtocol {
     fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a> {
         Box::pin(async move {
             let mut response = self.answer(context, request).await?;
-            add_rate(response.headers_mut(), context.key_holder.and_then(KeyHolder::left));
+            add_rate(response.headers_mut(), context.key_holder.and_then(KeyHolder::rate_left));
             Ok(response)
         })
     }

@@ -54,6 +54,8 @@ const FORMAT: u8 = 1;
 pub struct BucketStore {
     bucket: Arc<dyn ObjectStore>,
     directory: Path,
+    /// The bytes of an object.
+    max_bytes: u64,
 }
 
 /// A record as an object has it.
@@ -68,7 +70,7 @@ impl BucketStore {
     /// bytes beside that.
     #[must_use]
     pub fn new(bucket: Arc<dyn ObjectStore>, directory: &str) -> Self {
-        Self { bucket, directory: Path::from(directory) }
+        Self { bucket, directory: Path::from(directory), max_bytes: MAX_OBJECT_BYTES }
     }
 
     fn path_of(&self, key: StateKey<'_>) -> Path {
@@ -84,17 +86,25 @@ impl BucketStore {
             }
             Err(error) => return Err(failed(&error)),
         };
-        check_size(path, found.meta.size)?;
+        self.check_size(path, found.meta.size)?;
         let (e_tag, version) = (found.meta.e_tag.clone(), found.meta.version.clone());
         let bytes = found.bytes().await.map_err(|error| failed(&error))?;
         let object = Object::read(&bytes).ok_or_else(|| StoreError::Failed(format!("{path} is no record")))?;
         Ok((object, PutMode::Update(UpdateVersion { e_tag, version })))
     }
 
+    /// Refuses an object before it is read or written.
+    fn check_size(&self, path: &Path, bytes: u64) -> Result<(), StoreError> {
+        if bytes <= self.max_bytes {
+            return Ok(());
+        }
+        Err(StoreError::Failed(format!("{path} has {bytes} bytes, more than {}", self.max_bytes)))
+    }
+
     /// False: another write came first.
     async fn write(&self, path: &Path, object: &Object, mode: PutMode) -> Result<bool, StoreError> {
         let bytes = object.write();
-        check_size(path, bytes.len() as u64)?;
+        self.check_size(path, bytes.len() as u64)?;
         let payload = PutPayload::from(bytes);
         match self.bucket.put_opts(path, payload, PutOptions::from(mode)).await {
             Ok(_) => Ok(true),
@@ -180,14 +190,6 @@ fn failed(error: &Error) -> StoreError {
 /// The number that follows one in an object, which others can write.
 fn next_number(number: u64) -> Result<u64, StoreError> {
     number.checked_add(1).ok_or_else(|| StoreError::Failed(format!("no number follows {number}")))
-}
-
-/// Refuses an object before it is read or written.
-fn check_size(path: &Path, bytes: u64) -> Result<(), StoreError> {
-    if bytes <= MAX_OBJECT_BYTES {
-        return Ok(());
-    }
-    Err(StoreError::Failed(format!("{path} has {bytes} bytes, more than {MAX_OBJECT_BYTES}")))
 }
 
 async fn within<T>(operation: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
@@ -292,9 +294,23 @@ mod tests {
         let fence = Fence { epoch: 7, version: u64::MAX };
         let saved = store.save(key, fence, Bytes::new()).await;
         assert!(reason(saved.unwrap_err()).contains("no number follows"));
-        let path = store.path_of(key);
-        assert_eq!(check_size(&path, MAX_OBJECT_BYTES), Ok(()));
-        assert!(reason(check_size(&path, MAX_OBJECT_BYTES + 1).unwrap_err()).contains("more than"));
+    }
+
+    #[tokio::test]
+    async fn an_object_that_is_too_large_is_neither_read_nor_written() {
+        let store = BucketStore::new(Arc::new(object_store::memory::InMemory::new()), "states");
+        let small = BucketStore { max_bytes: 100, ..store.clone() };
+        let key = StateKey { kind: "cart", key: "ann" };
+        let refused = |error: StoreError| error.to_string().ends_with(" bytes, more than 100");
+        let state = |bytes: usize| Bytes::from(vec![7; bytes]);
+        let StoredState { epoch, version, .. } = small.claim(key, "a").await.unwrap();
+        let fence = Fence { epoch, version };
+        // The owner and the numbers have 21 bytes.
+        assert!(refused(small.save(key, fence, state(80)).await.unwrap_err()));
+        let version = small.save(key, fence, state(79)).await.unwrap();
+        assert_eq!(small.load(key).await.unwrap().unwrap().state, Some(state(79)), "what was refused changed nothing");
+        store.save(key, Fence { epoch, version }, state(80)).await.unwrap();
+        assert!(refused(small.load(key).await.unwrap_err()) && refused(small.claim(key, "b").await.unwrap_err()));
     }
 
     #[test]

@@ -33,8 +33,8 @@ pub trait EventSource: Send + 'static {
     /// off the runtime, and events that were ready before it are sent first.
     fn bytes(item: &Self::Item) -> usize;
 
-    /// Appends the event of a short item, a few kilobytes at most, to `out` without an account. Returns false, and writes
-    /// nothing, if [`event`](Self::event) is to make it.
+    /// Appends the event of a short item, a few kilobytes at most, to `out` without an account. Returns false, and
+    /// writes nothing, if [`event`](Self::event) is to make it.
     fn short_event(&mut self, _item: &Self::Item, _out: &mut Vec<u8>) -> bool {
         false
     }

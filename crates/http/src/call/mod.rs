@@ -122,16 +122,16 @@ async fn arrive<'a, B: RequestBody, T>(
     budget.charge(options.attribute_bytes())?;
     let (admission, payload) = match style {
         CallStyle::Function => Box::pin(read_arguments(&budget, admission, route, read, config)).await?,
-        CallStyle::Route | CallStyle::Declared | CallStyle::Asgi => {
+        CallStyle::Route | CallStyle::OptionalBody | CallStyle::Asgi => {
             read_payload(&budget, admission, route, read, config).await?
         }
     };
     Ok((decided, ArrivedCall { admission, payload, options, deadline, budget }))
 }
 
-/// Answers a request to a route whose paths or methods are declared, or that needs no input. Without a body its input is
-/// null, or the object without fields.
-pub(crate) async fn declared<B: RequestBody>(
+/// Answers a request to a route whose paths or methods are declared, or that needs no input. Without a body its input
+/// is null, or the object without fields.
+pub(crate) async fn with_optional_body<B: RequestBody>(
     context: RequestContext<'_>,
     route: &Arc<Route>,
     request: &mut Request<B>,
@@ -141,15 +141,15 @@ pub(crate) async fn declared<B: RequestBody>(
     // Null is no file: without one the request is refused as by any other route.
     let has_body = has_body || route.input().raw_body().is_some() || is_file(route.input().schema());
     if has_body && *method != Method::GET && *method != Method::HEAD {
-        return call(context, route, CallStyle::Declared, request).await;
+        return call(context, route, CallStyle::OptionalBody, request).await;
     }
-    let mut null = Request::new(Body::from(if needs_nothing(route.input()) { "{}" } else { "null" }));
-    *null.uri_mut() = request.uri().clone();
-    *null.headers_mut() = headers.clone();
-    *null.extensions_mut() = request.extensions().clone();
-    null.headers_mut().remove(CONTENT_ENCODING);
-    null.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Format::Json.media_type()));
-    call(context, route, CallStyle::Declared, &mut null).await
+    let mut empty = Request::new(Body::from(if needs_nothing(route.input()) { "{}" } else { "null" }));
+    *empty.uri_mut() = request.uri().clone();
+    *empty.headers_mut() = headers.clone();
+    *empty.extensions_mut() = request.extensions().clone();
+    empty.headers_mut().remove(CONTENT_ENCODING);
+    empty.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Format::Json.media_type()));
+    call(context, route, CallStyle::OptionalBody, &mut empty).await
 }
 
 /// Whether a response is whole or streamed, and its forms.

@@ -38,7 +38,7 @@ pub(super) enum Destination<'a> {
     /// One call of a route.
     Call(&'a ServedNode, &'a Arc<Route>, CallStyle),
     /// One call of a route whose paths or methods are declared.
-    DeclaredCall(&'a ServedNode, &'a Arc<Route>),
+    OptionalBodyCall(&'a ServedNode, &'a Arc<Route>),
     /// A request to a mounted app.
     Asgi(&'a ServedNode, &'a Arc<Route>),
     /// An ordered stream of calls of a route.
@@ -72,7 +72,9 @@ impl<'a> Target<'a> {
             {
                 Destination::CallStream(node, route, self.style)
             }
-            (Some(node), Some(route), _) if self.style == CallStyle::Declared => Destination::DeclaredCall(node, route),
+            (Some(node), Some(route), _) if self.style == CallStyle::OptionalBody => {
+                Destination::OptionalBodyCall(node, route)
+            }
             (Some(node), Some(route), _) => Destination::Call(node, route, self.style),
             (Some(node), None, Some(protocol)) => Destination::Protocol(node, protocol),
             (Some(node), None, None) => Destination::Page(node),
@@ -125,7 +127,7 @@ impl ServedNode {
         if let Some(route) = edge.direct_route(path).filter(is_free) {
             // Nearly every request has the header.
             let may_be_empty = !request.headers().contains_key(CONTENT_TYPE) && needs_nothing(route.input());
-            let style = if may_be_empty { CallStyle::Declared } else { CallStyle::Route };
+            let style = if may_be_empty { CallStyle::OptionalBody } else { CallStyle::Route };
             return Some(FoundRoute { route, style, is_called: is_posted });
         }
         if let Some(route) = functions::name_of(path).and_then(|name| self.client.route(&name)).filter(is_free) {
@@ -149,7 +151,7 @@ impl ServedNode {
         let is_called = called.is_some();
         let route = called.or_else(|| self.client.edge().routes_at(path).into_iter().next())?;
         // What calls a route does not change when another one gets its path.
-        let style = if route.is_direct() { CallStyle::Route } else { CallStyle::Declared };
+        let style = if route.is_direct() { CallStyle::Route } else { CallStyle::OptionalBody };
         Some(FoundRoute { route, style, is_called })
     }
 

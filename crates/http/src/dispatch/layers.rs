@@ -106,12 +106,12 @@ impl HttpEdge {
                             };
                             (outcome, unread_body(&request))
                         }
-                        Destination::DeclaredCall(node, route) => {
+                        Destination::OptionalBodyCall(node, route) => {
                             let outcome = if let Err(error) = edge.check_page(&request, peer) {
                                 Ok(Err(error))
                             } else {
                                 // Boxed to keep this future small.
-                                let mut call = Box::pin(call::declared(context(node), route, &mut request));
+                                let mut call = Box::pin(call::with_optional_body(context(node), route, &mut request));
                                 edge.unless_aborted(pin!(contain_future(call.as_mut())), is_polled).await
                             };
                             (outcome, unread_body(&request))

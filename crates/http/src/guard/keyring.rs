@@ -131,7 +131,7 @@ impl KeyHolder {
 
     /// How far it is from its limit, if it has one.
     #[must_use]
-    pub fn left(&self) -> Option<RateLeft> {
+    pub fn rate_left(&self) -> Option<RateLeft> {
         self.limiter().map(Limiter::left)
     }
 

@@ -3,20 +3,17 @@
 //! A form has only texts and files: `times=2` is a text, and a single file does not look like a list. If the schema of
 //! a field allows no text, the text is read as JSON. If it wants a file, the text is the file, byte for byte: base64 is
 //! for JSON, which has no bytes; a URL names it. If it requires a list, a single value becomes a list of one, and a
-//! missing list becomes empty. A box that is ticked
-//! arrives as `on`: it is true where a boolean fits and no text does. A field that nobody has filled in arrives as an empty
-//! text: where no text fits, it is left out, or null if it is required. A value that does not fit stays
-//! unchanged, so that the error names the original.
+//! missing list becomes empty. A ticked box arrives as `on`: it is true where a boolean fits and a text does not. A
+//! field that nobody has filled in arrives as an empty text: where that does not fit, it is left out, or null if it is
+//! required. A value that does not fit stays unchanged, so that the error names the original.
 
 use std::sync::LazyLock;
 
 use callboard_codec::{DataType, DecodeLimits, Format, Map, Value};
 use serde_json::Value as Schema;
 
+use super::form_schema::{AllowedTypes, object_of, target};
 use super::multipart::FormFields;
-
-/// The most references that are followed from one schema; longer chains and cycles end there.
-const MAX_REFERENCES: usize = 16;
 
 /// Longer texts are not converted: people do not type them. A part with its own media type may be as long as a body.
 const MAX_TEXT_BYTES: usize = 64 * 1024;
@@ -40,22 +37,20 @@ pub(crate) fn fit(fields: FormFields, input: &DataType) -> Map {
         return fitted.collect();
     };
     let required = || object["required"].as_array().into_iter().flatten().filter_map(Schema::as_str);
-    let fitted = fields.into_iter().filter_map(|(name, value)| match properties.get(&name) {
-        Some(property) if is_empty_text(&value) && !AllowedTypes::new(property, schema).takes_empty_text(schema) => {
-            let allowed = AllowedTypes::new(property, schema);
-            // A list that is left out becomes empty.
-            let may_miss = allowed.types == ["array"] || !required().any(|required| required == name);
-            match (may_miss, allowed.has("null")) {
-                (true, _) => None,
-                (false, true) => Some((name, Value::Null)),
-                (false, false) => Some((name, value)),
-            }
-        }
-        Some(property) => {
+    let fitted = fields.into_iter().filter_map(|(name, value)| {
+        let Some(property) = properties.get(&name) else { return Some((name, value)) };
+        let allowed = AllowedTypes::new(property, schema);
+        if !is_empty_text(&value) || allowed.takes_empty_text(schema) {
             let fitted = fitting.field(value, property);
-            Some((name, fitted))
+            return Some((name, fitted));
         }
-        None => Some((name, value)),
+        // A list that is left out becomes empty.
+        let may_miss = allowed.types == ["array"] || !required().any(|required| required == name);
+        match (may_miss, allowed.has("null")) {
+            (true, _) => None,
+            (false, true) => Some((name, Value::Null)),
+            (false, false) => Some((name, value)),
+        }
     });
     let mut fields: Map = fitted.collect();
     for name in required() {
@@ -109,7 +104,7 @@ impl<'a> SchemaFit<'a> {
                 let items = items.into_iter().filter(|item| takes_empty_text || !is_empty_text(item));
                 Value::List(items.map(|item| self.item(item, &allowed)).collect())
             }
-            Value::Str(text) => match self.as_json(&text, schema, &allowed).or_else(|| as_bool(&text, &allowed)) {
+            Value::Str(text) => match self.read(&text, schema, &allowed) {
                 Some(read) => read,
                 None => self.listed(as_file(text, &allowed), &allowed),
             },
@@ -127,11 +122,15 @@ impl<'a> SchemaFit<'a> {
         match (value, list.items) {
             (Value::Str(text), Some(items)) => {
                 let allowed = AllowedTypes::new(items, self.root);
-                let read = self.as_json(&text, items, &allowed).or_else(|| as_bool(&text, &allowed));
-                read.unwrap_or_else(|| as_file(text, &allowed))
+                self.read(&text, items, &allowed).unwrap_or_else(|| as_file(text, &allowed))
             }
             (value, _) => value,
         }
+    }
+
+    /// A text that stands for something else.
+    fn read(&mut self, text: &str, schema: &'a Schema, allowed: &AllowedTypes<'_>) -> Option<Value> {
+        self.as_json(text, schema, allowed).or_else(|| as_bool(text, allowed))
     }
 
     /// The text as JSON, if the schema allows its type and allows no text, or the text is a list or a map.
@@ -184,112 +183,6 @@ const URLS: [&str; 3] = ["data:", "https://", "http://"];
 fn as_file(text: String, allowed: &AllowedTypes<'_>) -> Value {
     let is_file = allowed.has_file && !allowed.has("string") && !URLS.iter().any(|url| text.starts_with(url));
     if is_file { Value::Bytes(text.into_bytes().into()) } else { Value::Str(text) }
-}
-
-/// The types that a schema allows, and the schema of its items.
-struct AllowedTypes<'a> {
-    /// A file, which JSON has as base64, is none of them.
-    types: Vec<&'a str>,
-    has_file: bool,
-    /// Whether one of the types is a text that may be empty.
-    has_empty_text: bool,
-    items: Option<&'a Schema>,
-}
-
-impl<'a> AllowedTypes<'a> {
-    fn new(schema: &'a Schema, root: &'a Schema) -> Self {
-        let mut allowed = Self { types: Vec::new(), has_file: false, has_empty_text: false, items: None };
-        allowed.collect(schema, root, 0);
-        allowed
-    }
-
-    fn collect(&mut self, schema: &'a Schema, root: &'a Schema, depth: usize) {
-        if depth > MAX_REFERENCES {
-            return;
-        }
-        let schema = target(schema, root);
-        for choice in ["anyOf", "oneOf", "allOf"].into_iter().filter_map(|key| schema.get(key)?.as_array()).flatten() {
-            self.collect(choice, root, depth + 1);
-        }
-        if schema.get("contentEncoding").is_some() {
-            self.has_file = true;
-            return;
-        }
-        let before = self.types.len();
-        match schema.get("type") {
-            Some(Schema::String(name)) => self.types.push(name),
-            Some(Schema::Array(names)) => self.types.extend(names.iter().filter_map(Schema::as_str)),
-            _ => {
-                let listed = schema.get("enum").and_then(Schema::as_array);
-                let constants = schema.get("const").into_iter().chain(listed.into_iter().flatten());
-                for constant in constants {
-                    self.types.push(type_of(constant));
-                }
-            }
-        }
-        self.has_empty_text |= self.types[before..].contains(&"string") && may_be_empty(schema);
-        self.items = self.items.or_else(|| schema.get("items"));
-    }
-
-    /// Whether an empty text fits, alone or in a list.
-    fn takes_empty_text(&self, root: &Schema) -> bool {
-        let in_list = || {
-            let items = self.items.map(|items| AllowedTypes::new(items, root));
-            items.is_none_or(|items| items.says_nothing() || items.has_file || items.has_empty_text)
-        };
-        self.says_nothing() || self.has_file || self.has_empty_text || self.has("array") && in_list()
-    }
-
-    fn has(&self, name: &str) -> bool {
-        self.types.contains(&name)
-    }
-
-    fn says_nothing(&self) -> bool {
-        self.types.is_empty()
-    }
-}
-
-/// The object that a form is, and its properties: the schema itself, or the only one of its choices that has any.
-fn object_of(root: &Schema) -> Option<(&Schema, &serde_json::Map<String, Schema>)> {
-    let whole = target(root, root);
-    let choices = ["anyOf", "oneOf"].into_iter().filter_map(|key| whole.get(key)?.as_array()).flatten();
-    let all = std::iter::once(whole).chain(choices.map(|choice| target(choice, root)));
-    let mut objects = all.filter_map(|object| Some((object, object.get("properties")?.as_object()?)));
-    let found = objects.next()?;
-    (std::ptr::eq(found.0, whole) || objects.next().is_none()).then_some(found)
-}
-
-/// The target of a schema's reference, or the schema itself.
-fn target<'a>(schema: &'a Schema, root: &'a Schema) -> &'a Schema {
-    let mut found = schema;
-    for _ in 0..MAX_REFERENCES {
-        let reference = found.get("$ref").and_then(Schema::as_str);
-        match reference.and_then(|reference| root.pointer(reference.trim_start_matches('#'))) {
-            Some(next) => found = next,
-            None => break,
-        }
-    }
-    found
-}
-
-/// Whether a text of this schema may be empty.
-fn may_be_empty(schema: &Schema) -> bool {
-    let listed = schema.get("enum").and_then(Schema::as_array);
-    listed.is_none_or(|texts| texts.iter().any(|text| text == ""))
-        && schema.get("const").is_none_or(|text| text == "")
-        && schema.get("format").is_none()
-        && schema.get("minLength").and_then(Schema::as_u64).unwrap_or(0) == 0
-}
-
-fn type_of(constant: &Schema) -> &'static str {
-    match constant {
-        Schema::Null => "null",
-        Schema::Bool(_) => "boolean",
-        Schema::Number(_) => "number",
-        Schema::String(_) => "string",
-        Schema::Array(_) => "array",
-        Schema::Object(_) => "object",
-    }
 }
 
 #[cfg(test)]

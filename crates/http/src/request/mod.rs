@@ -7,6 +7,7 @@ pub(crate) mod coding;
 mod disposition;
 pub(crate) mod form;
 pub(crate) mod form_fields;
+mod form_schema;
 pub(crate) mod head;
 pub(crate) mod media;
 pub(crate) mod multipart;

@@ -3,7 +3,8 @@
 //! This is the form that a page sends without files, and the default of curl's `-d`. A value is a text, or bytes if it
 //! is no UTF-8; a name that comes more than once becomes a list; fields are converted as those of any form
 //! ([`form_fields`](super::form_fields)). The decoder follows <https://url.spec.whatwg.org/#urlencoded-parsing>, but
-//! for bodies without a `=` and those that begin as JSON does: they are no forms, and their header was forgotten.
+//! for two kinds of bodies that are refused (415), because their sender has forgotten the header: those that begin as
+//! JSON does, and those without a `=`.
 //!
 //! The body is charged as it arrives. Charged besides it: its length once more, because texts are copied, and
 //! [`FIELD_BYTES`] for each field.
@@ -196,7 +197,10 @@ mod tests {
     proptest! {
         #[test]
         fn no_bytes_panic_and_none_cost_more_than_is_charged(
-            body in prop_oneof![prop::collection::vec(any::<u8>(), 0..400), "[a-c=&%+]{0,400}".prop_map(String::into_bytes)],
+            body in prop_oneof![
+                prop::collection::vec(any::<u8>(), 0..400),
+                "[a-c=&%+]{0,400}".prop_map(String::into_bytes),
+            ],
         ) {
             let Ok(form) = UrlEncodedForm::try_new(Bytes::from(body)) else { return Ok(()) };
             if let Ok(fields) = form.decode(&DecodeLimits::default()) {
@@ -208,7 +212,8 @@ mod tests {
         fn fields_come_back_as_they_were_written(
             fields in prop::collection::btree_map(".{1,8}", prop::collection::vec(".{0,12}", 1..4), 1..6),
         ) {
-            let encoded = |text: &str| percent_encode(text.as_bytes(), NON_ALPHANUMERIC).to_string().replace("%20", "+");
+            let encoded =
+                |text: &str| percent_encode(text.as_bytes(), NON_ALPHANUMERIC).to_string().replace("%20", "+");
             let pairs = fields.iter().flat_map(|(name, values)| values.iter().map(move |value| (name, value)));
             let body: Vec<_> = pairs.map(|(name, value)| format!("{}={}", encoded(name), encoded(value))).collect();
             let expected = fields.into_iter().map(|(name, mut values)| match values.len() {

@@ -210,8 +210,8 @@ impl Membership {
         Err(IdentityError::Replaced { path: self.directory.clone() })
     }
 
-    /// Checks a new certificate of this member, and saves it in the directory. One that cannot be written is used all the
-    /// same: without it, the member would leave its cluster for want of a disk.
+    /// Checks a new certificate of this member, and saves it in the directory. One that cannot be written is used all
+    /// the same: without it, the member would leave its cluster for want of a disk.
     pub(super) fn save(
         &self,
         member: &Member,

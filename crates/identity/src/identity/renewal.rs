@@ -119,8 +119,7 @@ impl Identity {
         self.0.presented.load().member.life
     }
 
-    /// Tries to save a certificate that could not be saved, in growing pauses. Without an end: what is left of one is the
-    /// time until the next.
+    /// Tries to save a certificate that could not be saved, in growing pauses. Does not end: the next renewal drops it.
     async fn keep_saving(&self) {
         if let Origin::Member(membership) = &self.0.origin {
             let mut failures = 0;

@@ -1,4 +1,5 @@
-//! Three nodes: one that is called over QUIC, one whose stages and actors run on the first, and the latter's own clients.
+//! Three nodes: one that is called over QUIC, one whose stages and actors run on the first, and the latter's own
+//! clients.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -136,18 +136,19 @@ impl Peer {
                     if let Some(member) = &answered {
                         with.report_port(member, address).await;
                     }
-                    if let ConnectFailure::Stale { .. } = failure {
-                        with.metrics.name_conflict();
-                        pauses.unwanted();
-                        if !std::mem::replace(&mut was_logged, true) {
-                            let advice = RefusalReason::StaleGeneration.advice();
-                            tracing::warn!(peer = %address, "a peer refuses this node: {advice}");
+                    let remedy = match &failure {
+                        ConnectFailure::Stale { .. } => {
+                            with.metrics.name_conflict();
+                            pauses.unwanted();
+                            Some(RefusalReason::StaleGeneration.advice())
                         }
-                    }
-                    if let ConnectFailure::Refused { reason, .. } = &failure
-                        && !std::mem::replace(&mut was_logged, true)
-                    {
-                        tracing::warn!(peer = %address, "a peer cannot be connected, and waiting does not help: {reason}");
+                        ConnectFailure::Refused { reason, .. } => Some(&**reason),
+                        ConnectFailure::Absent { .. } | ConnectFailure::Closed => None,
+                    };
+                    if let Some(remedy) = remedy.filter(|_| !was_logged) {
+                        was_logged = true;
+                        let text = format_args!("a peer cannot be connected, and waiting does not help: {remedy}");
+                        tracing::warn!(peer = %address, "{text}");
                     }
                     // The connection that was to be replaced may have ended meanwhile.
                     if counted.is_some() && !self.is_connected() {

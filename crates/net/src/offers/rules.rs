@@ -1,8 +1,8 @@
 //! What each member may do by name: by default any member anything, or the rules of the operator.
 //!
 //! A peer receives the inputs of the stages and actors that it offers. By default every node of a cluster is trusted
-//! with all of them, and may ask each actor that is published. What is offered without permission is ignored and logged;
-//! what is asked without it is refused.
+//! with all of them, and may ask each actor that is published. What is offered without permission is ignored and
+//! logged; what is asked without it is refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,7 +18,8 @@ const EVERYTHING: &str = "any";
 /// any member all of them.
 ///
 /// The text is `any`, or members with their names of stages or actors: `gpu-1=digits+decode,gpu-2=*,*=labels`. `*` is
-/// any member, or any name. Members have the names in their certificates; under the development identity they have none.
+/// any member, or any name. Members have the names in their certificates; under the development identity they have
+/// none.
 ///
 /// ```
 /// # use callboard_net::MemberRules;

@@ -216,7 +216,8 @@ impl ChunkWriter {
         Ok(out)
     }
 
-    /// The chunk of a text that goes on: the same bytes as [`chunk`](Self::chunk) writes, in a sixth of the instructions.
+    /// The chunk of a text that goes on: the same bytes as [`chunk`](Self::chunk) writes, in a sixth of the
+    /// instructions.
     fn text(&self, out: &mut Vec<u8>, index: usize, text: &str) {
         let (before, after) = if self.is_chat { ("\"delta\":{\"content\":", "}") } else { ("\"text\":", "") };
         let usage = if self.wants_usage { ",\"usage\":null" } else { "" };

@@ -23,6 +23,9 @@ mod request;
 mod send;
 
 use std::collections::BTreeMap;
+use std::time::UNIX_EPOCH;
+
+use callboard_core::testing::env_number;
 
 use self::mutate::Random;
 use self::node::Tested;
@@ -44,10 +47,8 @@ fn every_door_accepts_its_seeds() {
 #[test]
 fn every_changed_request_stays_within_its_charge_and_gives_it_back() {
     let _turn = heap::turn();
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
-    let seed =
-        number("CALLBOARD_SEED").unwrap_or_else(|| std::time::UNIX_EPOCH.elapsed().map_or(1, |age| age.as_secs()));
-    let runs = number("CALLBOARD_RUNS").unwrap_or(SHORT_RUN);
+    let seed = env_number("CALLBOARD_SEED", UNIX_EPOCH.elapsed().map_or(1, |age| age.as_secs()));
+    let runs = env_number("CALLBOARD_RUNS", SHORT_RUN);
     println!("CALLBOARD_SEED={seed} CALLBOARD_RUNS={runs}");
     let (tested, seeds, mut random) = (Tested::start(), seeds(), Random::new(seed));
     let (mut statuses, mut nearest) = (BTreeMap::new(), 0_f64);

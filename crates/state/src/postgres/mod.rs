@@ -179,8 +179,8 @@ impl PostgresStore {
         Ok(Self { settings, makes_table: false, session: Mutex::default() })
     }
 
-    /// A connection that finds no table or sequence makes them, if its user may. By default nodes
-    /// only use them; see [`create_table`](Self::create_table).
+    /// A connection that finds no table or sequence makes them, if its user may. By default nodes only use them; see
+    /// [`create_table`](Self::create_table).
     #[must_use]
     pub fn making_table(mut self) -> Self {
         self.makes_table = true;

@@ -21,9 +21,9 @@ pub(crate) enum CallStyle {
     Route,
     /// As a function: the body holds arguments.
     Function,
-    /// By a path or method that the route declares, or without a type of the body: without a body the input is null, or
-    /// the object without fields.
-    Declared,
+    /// By a path or method that the route declares, or of a route that needs no input: without a body the input is null,
+    /// or the object without fields.
+    OptionalBody,
     /// By a path of a mounted app: the request is given to it whole.
     Asgi,
 }

@@ -25,8 +25,7 @@ impl SendBuffer {
     /// The buffer for small pieces.
     pub(crate) fn last(&mut self) -> &mut Vec<u8> {
         if self.last.len() >= MOST_JOINED_BYTES {
-            let joined = self.take_joined();
-            self.pieces.push_back(joined);
+            self.end_last();
         }
         if self.last.capacity() == 0 {
             self.last.reserve(self.usual);
@@ -39,10 +38,7 @@ impl SendBuffer {
         if piece.len() < MOST_JOINED_BYTES {
             return self.last().extend_from_slice(&piece);
         }
-        if !self.last.is_empty() {
-            let joined = self.take_joined();
-            self.pieces.push_back(joined);
-        }
+        self.end_last();
         self.pieces.push_back(piece);
     }
 
@@ -57,13 +53,17 @@ impl SendBuffer {
 
     /// The next piece, if there is one.
     pub(crate) fn pop(&mut self) -> Option<Bytes> {
-        let next = self.pieces.pop_front();
-        next.or_else(|| (!self.last.is_empty()).then(|| self.take_joined()))
+        if self.pieces.is_empty() {
+            self.end_last();
+        }
+        self.pieces.pop_front()
     }
 
-    fn take_joined(&mut self) -> Bytes {
-        self.usual = self.last.len();
-        std::mem::take(&mut self.last).into()
+    fn end_last(&mut self) {
+        if !self.last.is_empty() {
+            self.usual = self.last.len();
+            self.pieces.push_back(std::mem::take(&mut self.last).into());
+        }
     }
 }
 
