@@ -10,6 +10,7 @@ mod forked;
 mod helper;
 mod isolate;
 mod isolated_calls;
+mod isolated_streams;
 mod spare;
 mod trouble;
 
