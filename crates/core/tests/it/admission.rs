@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use callboard_core::{CallOptions, ErrorKind, LocalClient, Stage};
 
@@ -11,14 +11,14 @@ use super::support::{serve, until};
 /// Takes this number of milliseconds per call, for any input.
 fn slow(millis: &Arc<AtomicU64>) -> Stage<u64, u64> {
     let millis = Arc::clone(millis);
-    Stage::each("slow", move |n: &u64| {
-        let started = Instant::now();
-        while started.elapsed() < Duration::from_millis(millis.load(Ordering::SeqCst)) {
-            std::thread::yield_now();
+    Stage::each_async("slow", move |n: Arc<u64>| {
+        let takes = Duration::from_millis(millis.load(Ordering::SeqCst));
+        async move {
+            tokio::time::sleep(takes).await;
+            Ok(*n)
         }
-        Ok(*n)
     })
-    .on_threads()
+    .concurrency(1)
 }
 
 fn within(millis: u64) -> CallOptions {
@@ -29,7 +29,7 @@ async fn call(client: &LocalClient, options: CallOptions) -> Result<u64, callboa
     client.call_with("/route", 7u64, options).await
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_call_that_cannot_meet_its_deadline_even_alone_is_refused_at_once() {
     let node = serve(slow(&Arc::new(AtomicU64::new(100)))).await;
     let client = node.client();
@@ -49,7 +49,7 @@ async fn a_call_that_cannot_meet_its_deadline_even_alone_is_refused_at_once() {
     assert!(node.metrics().contains(r#"stage_refused_total{stage="slow",reason="late"} 1"#), "{}", node.metrics());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_call_that_the_queue_would_make_late_is_refused_with_a_retry_after() {
     let node = serve(slow(&Arc::new(AtomicU64::new(20)))).await;
     let client = node.client();
@@ -78,7 +78,7 @@ async fn a_call_that_the_queue_would_make_late_is_refused_with_a_retry_after() {
     }
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_recovered_stage_is_noticed_although_all_deadlines_are_short() {
     let millis = Arc::new(AtomicU64::new(60));
     let node = serve(slow(&millis)).await;
