@@ -129,31 +129,62 @@ def test_a_service_that_is_called_by_another_one_gets_what_the_outer_route_lists
 def test_code_sees_the_head_of_its_request_as_far_as_its_route_lists_it(node: Served) -> None:
     headers = {**USER, "authorization": "Bearer t", "cookie": "a=1; b=2", "x-other": "no"}
     query = {"page": "2", "other": "no"}
-    seen = ["GET", "/head/a%20b", {"page": ["2"]}, "ada", {"a": "1", "b": "2"}, "t", None]
+    seen = ["GET", "/head/a%20b", {"page": ["2"]}, "ada", {"a": "1", "b": "2"}, "t", "127.0.0.1"]
     assert httpx.get(f"{node.http}/head/a%20b", headers=headers, params=query).json() == seen
     with cb.test_client(request_app.head) as local:
         assert local.client().call("GET /head/a%20b", headers=headers, query=query) == seen
-    unread = ["POST", "", {}, {}]
+    unread = ["POST", "/nothing", {}, {}]
     null = {"content-type": "application/json", **headers}
     assert httpx.post(f"{node.http}/nothing", headers=null, params=query, content=b"null").json() == unread
     with cb.test_client(request_app.nothing) as local:
         assert local.client().call("/nothing", headers=headers, query=query) == local.call() == unread
 
 
-def test_a_method_that_the_code_is_not_told_is_none_that_it_reads(node: Served) -> None:
-    told = "AttributeError: request.method: several methods of HTTP call this route"
+def test_code_is_told_which_of_several_methods_has_called_it(node: Served) -> None:
     for method in ("DELETE", "PATCH"):
-        assert told in httpx.request(method, f"{node.http}/by-method").json()["detail"]
+        assert httpx.request(method, f"{node.http}/by-method").json() == method
+        with cb.Client(node.http) as client:
+            assert client.call(f"{method} /by-method") == method
+    assert httpx.post(f"{node.http}/v1/call/PATCH%20/by-method").json() == "PATCH"
     assert httpx.put(f"{node.http}/by-method").json() == "PUT {}"
     with cb.test_client(request_app.by_method) as local:
-        with pytest.raises(AttributeError, match=r"request\.method: several methods"):
+        assert local.client().call("PATCH /by-method") == "PATCH"
+        assert local.call(context=cb.Context(method="DELETE")) == "DELETE"
+        with pytest.raises(AttributeError, match=r"request\.method: this call has come by no method"):
             local.call()
-        with pytest.raises(cb.CallError, match=r"request\.method: several methods"):
-            local.client().call("PATCH /by-method")
     with cb.test_client(request_app.by_put) as local:
         assert local.client().call("PUT /by-method") == "PUT {}"
         # As of a pipeline, whose route has another name.
         assert local.call(context=cb.Context(route="/pipeline", headers={"a": "b"})) == "POST {'a': 'b'}"
+
+
+def test_a_wrong_guess_about_a_request_names_the_right_one() -> None:
+    context = cb.Context(headers={"x-user": "ada"}, query={"page": "2"}, path="/a", method="GET", client="10.0.0.7")
+    request = context.request
+    assert (request.headers["X-User"], request.headers.get("X-USER"), "X-User" in request.headers) == ("ada",) * 2 + (True,)
+    with pytest.raises(KeyError, match=r"no header 'x-key', or its route does not list it: .*headers=\['x-key'\]"):
+        request.headers["X-Key"]
+    for name, cure in [
+        ("url", "did you mean 'path'"),
+        ("query_params", "did you mean 'query'"),
+        ("cookie", "did you mean 'cookies'"),
+        ("json", "the body is the input"),
+        ("state", "context.tags"),
+        ("user", "context.caller"),
+        ("path_params", "a parameter of the code"),
+    ]:
+        with pytest.raises(AttributeError, match=f"the request has no '{name}'.*{cure}"):
+            getattr(request, name)
+    for name, cure in [
+        ("user", "caller"),
+        ("cookies", "request.cookies"),
+        ("is_disconnected", "cancelled"),
+        ("add_task", "after"),
+        ("header", "headers"),
+    ]:
+        with pytest.raises(AttributeError, match=f"the context has no '{name}': did you mean '{cure}'"):
+            getattr(context, name)
+    assert not hasattr(context, "something_else")
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,7 @@
 
 mod account;
 mod data_type;
+mod default_value;
 mod edited;
 mod encoded;
 pub mod envelope;

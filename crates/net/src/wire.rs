@@ -102,7 +102,10 @@ pub(crate) fn with_origin(
     let Origin { caller, path, headers, query, tags } = origin;
     let none = RequestFields::default();
     let fields = called.map(|route| route.request_fields().unwrap_or(&none));
-    let headers = headers.into_iter().filter(|(name, _)| fields.is_none_or(|fields| fields.has_header(name)));
+    // A name with a colon is no header, but what the edge of a node has told of the request.
+    let is_read =
+        |fields: &RequestFields, name: &str| fields.has_header(name) || (name.starts_with(':') && *fields != none);
+    let headers = headers.into_iter().filter(|(name, _)| fields.is_none_or(|fields| is_read(fields, name)));
     let query = query.into_iter().filter(|(name, _)| fields.is_none_or(|fields| fields.has_query(name)));
     let path = Some(path).filter(|path| !path.is_empty() && fields.is_none_or(|fields| *fields != none));
     let caller = Some(caller).filter(|caller| !caller.is_empty());

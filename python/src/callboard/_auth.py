@@ -2,12 +2,53 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from callboard._options import nearest_name
+
 # The route of the function that names callers. No edge serves it.
 AUTH_ROUTE = "@auth"
+
+
+# What users of other frameworks ask of a request, and what has it here.
+_ELSEWHERE = {
+    "args": "query",
+    "query_params": "query",
+    "query_string": "query",
+    "url": "path",
+    "remote_addr": "client",
+    "authorization": "bearer",
+    "token": "bearer",
+}
+_OF_BODY = ("body", "content", "data", "files", "form", "get_json", "json", "stream", "text")
+_CURES = dict.fromkeys(_OF_BODY, "the body is the input, which the parameters of the code are") | {
+    "app": "what a service keeps is in its `self`",
+    "auth": "the caller is context.caller",
+    "path_params": "a part of the path is a parameter of the code, of the same name as in the route",
+    "state": "what @cb.auth says of a caller is in context.tags",
+    "user": "the caller is context.caller",
+}
+
+
+class Headers(dict[str, str]):
+    """Headers by their names in any case; it has them in lower case."""
+
+    def __getitem__(self, name: str) -> str:
+        return super().__getitem__(name.lower())
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name.lower() if isinstance(name, str) else name)
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return super().get(name.lower(), default)
+
+    def __missing__(self, name: str) -> str:
+        raise KeyError(
+            f"the request has no header {name!r}, or its route does not list it: {name.replace('-', '_')}: "
+            f"Annotated[str, cb.Header({name!r})] or headers=[{name!r}]"
+        )
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -20,9 +61,19 @@ class Request(msgspec.Struct, frozen=True):
     query: dict[str, list[str]] = {}
     """Its query parameters: all values of each name, in their order."""
     headers: dict[str, str] = {}
-    """Its headers by their lower-case names. Lines of the same name are one text with commas between."""
+    """Its headers, by their names in any case. Lines of the same name are one text with commas between."""
     client: str | None = None
     """The address of the client, such as `"10.0.0.7"`; None where the node does not know it."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "headers", Headers(self.headers))
+
+    def __getattr__(self, name: str) -> Any:
+        cure = _CURES.get(name)
+        if cure is None:
+            near = _ELSEWHERE.get(name) or nearest_name(name, (*self.__struct_fields__, "cookies", "bearer"))
+            cure = f"did you mean {near!r}?" if near else None
+        raise AttributeError(f"the request has no {name!r}" + (f": {cure}" if cure else ""))
 
     @property
     def cookies(self) -> dict[str, str]:
@@ -37,13 +88,13 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class PartOfRequest(Request, frozen=True):
-    """The head of a request whose method has not reached the code."""
+    """The head of a request whose method nobody has said."""
 
     @property  # type: ignore[misc]
     def method(self) -> str:
         raise AttributeError(
-            "request.method: several methods of HTTP call this route, and its code is not told which: write a function "
-            "for each"
+            "request.method: this call has come by no method of HTTP, and its route has several: in a test, "
+            "cb.Context(method='PUT') or a client that calls 'PUT /path' has one"
         )
 
 

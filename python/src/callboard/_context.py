@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from callboard._auth import PartOfRequest, Request
-from callboard._options import split_name
+from callboard._options import nearest_name, split_name
 from callboard._response import SENT, Response, check_open
 
 
@@ -26,6 +26,25 @@ Work = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 # The place of a call that has its answer.
 OVER = (-1, 0)
+
+
+_METHODS = ("after", "cancelled", "remaining", "request", "response")
+
+# What users of other frameworks ask of a call, and what has it here.
+_ELSEWHERE = {
+    "add_task": "after",
+    "background": "after",
+    "background_tasks": "after",
+    "cookies": "request.cookies",
+    "id": "request_id",
+    "is_cancelled": "cancelled",
+    "is_disconnected": "cancelled",
+    "query_params": "query",
+    "state": "tags",
+    "timeout": "remaining",
+    "url": "path",
+    "user": "caller",
+}
 
 
 class Context(msgspec.Struct):
@@ -54,6 +73,11 @@ class Context(msgspec.Struct):
     """The path of the request, as its client wrote it; None where the route reads nothing of the request."""
     deadline: float | None = None
     """Seconds on the clock of `time.monotonic()`; None without a deadline."""
+    method: str | None = None
+    """The method of the request, such as `"PUT"`; None where the call is none over HTTP, or its route reads nothing of
+    the request. `context.request.method` is then that of the route."""
+    client: str | None = None
+    """The address of the client, such as `"10.0.0.7"`; None as `method` is."""
     _cancelled: bool = False
     # The batch and the item of it, where a node is.
     _place: tuple[int, int] | None = None
@@ -67,19 +91,27 @@ class Context(msgspec.Struct):
         shown = (name for name in self.__struct_fields__ if not name.startswith("_"))
         return f"Context({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
+    def __getattr__(self, name: str) -> Any:
+        names = (name for name in (*self.__struct_fields__, *_METHODS) if not name.startswith("_"))
+        near = _ELSEWHERE.get(name) or nearest_name(name, names)
+        raise AttributeError(f"the context has no {name!r}" + (f": did you mean {near!r}?" if near else ""))
+
     def remaining(self) -> float | None:
         """Seconds until the deadline, at least 0; None without a deadline."""
         return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
 
     @property
     def request(self) -> Request:
-        """The head of the request: the headers and query parameters that the route lists, with their `cookies` and
-        `bearer`, and the path, which is empty where the route reads nothing of the request. `method` is that of the
-        route; it raises `AttributeError` where the code is called by several, such as `methods=["PUT", "PATCH"]`.
-        `client` is None. A change of its values does not change the context."""
-        method = "" if self._has_methods else split_name(self.route or "")[0] or "POST"
-        kind = PartOfRequest if self._has_methods else Request
-        return kind(method, self.path or "", {name: [text] for name, text in self.query.items()}, {**self.headers})
+        """The head of the request: its method, its path, the headers and query parameters that the route lists, with
+        their `cookies` and `bearer`, and the address of its client. A route that lists nothing, and has one path and
+        one method, is told nothing of the request: then path and method are those of the route, and `client` is None.
+        `method` raises `AttributeError` where nothing says it: of a call over QUIC, or of a test, whose route has
+        several. A change of its values does not change the context."""
+        of_route, path = split_name(self.route or "")
+        kind = PartOfRequest if self._has_methods and self.method is None else Request
+        query = {name: [text] for name, text in self.query.items()}
+        method = self.method or of_route or "POST"
+        return kind(method, self.path or path, query, {**self.headers}, self.client)
 
     @property
     def response(self) -> Response:

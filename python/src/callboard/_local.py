@@ -253,12 +253,16 @@ def _has_async_setup(owner: Any) -> bool:
     return inspect.iscoroutinefunction(getattr(owner, "setup", None))
 
 
+# What an inner call has of the request that its outer call is for.
+_OF_REQUEST = ("caller", "headers", "query", "path", "method", "client", "tags")
+
+
 def _inner_context(route: Route, deadline: float | None) -> Context:
     """The context of a call that code of another call makes. It has what a node would give it."""
     outer = CURRENT.get() or Context()
     if outer._place == OVER:
         raise after_error(route.path)
-    more = {name: getattr(outer, name) for name in ("caller", "headers", "query", "path", "tags")}
+    more = {name: getattr(outer, name) for name in _OF_REQUEST}
     return Context(
         request_id=outer.request_id, traceparent=outer.traceparent, route=route.public_name, deadline=deadline, **more
     )

@@ -116,6 +116,10 @@ class Batch:
 
 
 def _context(item: Item, now: float, batch: int, index: int) -> Context:
+    headers, method, client = item.headers, None, None
+    if headers:
+        # What the node says of the request: no header has a colon in its name.
+        method, client = headers.pop(":method", None), headers.pop(":client", None)
     # In the order of its fields: names would double what it costs, and each item has one.
     return Context(
         item.request_id,
@@ -123,11 +127,13 @@ def _context(item: Item, now: float, batch: int, index: int) -> Context:
         item.caller,
         item.traceparent,
         item.session,
-        item.headers,
+        headers,
         item.tags,
         item.query,
         item.path,
         None if item.remaining_ms is None else now + item.remaining_ms / 1000,
+        method,
+        client,
         False,
         (batch, index),
     )

@@ -23,14 +23,21 @@ impl FunctionCall {
     }
 
     /// The input for a route that takes no `FunctionCall`: its arguments by the names of its parameters, if these are
-    /// known; else the only positional argument, or the keywords as a map.
+    /// known; else the only positional argument, or the keywords as a map. Without arguments it is the
+    /// [default](callboard_codec::DataType::default_value) of its type.
     ///
     /// # Errors
     ///
     /// `InvalidInput` if the arguments are neither.
     pub fn into_input(mut self, route: &Route) -> Result<Value, CallError> {
         if let Some(parameters) = route.input().parameters() {
-            return self.bind(route.name(), parameters);
+            return self.bind(route, parameters);
+        }
+        if self.args.is_empty()
+            && self.kwargs.is_empty()
+            && let Some(input) = route.input().default_value()
+        {
+            return Ok(input);
         }
         match (self.args.len(), self.kwargs.len()) {
             (1, 0) => Ok(self.args.swap_remove(0)),
@@ -47,10 +54,10 @@ impl FunctionCall {
     }
 
     /// The input of a function with these parameters. A map of nothing but arguments by name is the input itself.
-    fn bind(mut self, route: &str, parameters: &Parameters) -> Result<Value, CallError> {
+    fn bind(mut self, route: &Route, parameters: &Parameters) -> Result<Value, CallError> {
         let Parameters { names, is_value } = parameters;
         let refused = |reason: String| {
-            let message = format!("{reason}: `{route}` takes {}", list(names));
+            let message = format!("{reason}: `{}` takes {}", route.name(), list(names));
             Err(CallError::new(ErrorKind::InvalidInput, message))
         };
         if let ([Value::Map(map)], false, true) = (self.args.as_slice(), is_value, self.kwargs.is_empty())
@@ -75,7 +82,10 @@ impl FunctionCall {
             input.insert(name, value);
         }
         match names.first() {
-            Some(only) if *is_value => Ok(input.remove(only).unwrap_or(Value::Null)),
+            Some(only) if *is_value => {
+                let given = input.remove(only);
+                Ok(given.or_else(|| route.input().default_value()).unwrap_or(Value::Null))
+            }
             _ => Ok(Value::Map(input)),
         }
     }

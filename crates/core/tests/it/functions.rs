@@ -103,6 +103,10 @@ async fn a_route_with_known_parameters_takes_arguments_by_position_and_by_name()
     };
     let app = App::new().route_described("/add", echo("add"), parameters(&["a", "b"], false), DataType::value());
     let app = app.route_described("/half", echo("half"), parameters(&["x"], true), DataType::value());
+    let with_default = parameters(&["x"], true).with_schema(serde_json::json!({ "type": "integer", "default": 7 }));
+    let app = app.route_described("/seven", echo("seven"), with_default, DataType::value());
+    let no_fields = DataType::value().with_schema(serde_json::json!({ "type": "object", "properties": {} }));
+    let app = app.route_described("/unnamed", echo("unnamed"), no_fields, DataType::value());
     let node = app.start().await.unwrap();
     let client = node.client();
     let map = |fields: &[(&str, i64)]| Map::from_iter(fields.iter().copied());
@@ -117,6 +121,10 @@ async fn a_route_with_known_parameters_takes_arguments_by_position_and_by_name()
     assert_eq!(other, Value::from(Map::from_iter([("a", map(&[("c", 1)]))])));
     assert_eq!(client.send("half", [4], Map::new()).await.unwrap(), Value::Int(4));
     assert_eq!(client.send("half", FunctionCall::NO_ARGS, map(&[("x", 4)])).await.unwrap(), Value::Int(4));
+
+    for (name, default) in [("half", Value::Null), ("seven", Value::Int(7)), ("unnamed", Value::from(Map::new()))] {
+        assert_eq!(client.send(name, FunctionCall::NO_ARGS, Map::new()).await.unwrap(), default, "{name}");
+    }
 
     for (name, args, kwargs, message) in [
         ("add", vec![1, 2, 3], vec![], "got 3 positional arguments: `/add` takes `a`, `b`"),

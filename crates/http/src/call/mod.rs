@@ -15,7 +15,7 @@ use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, Request};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_codec::{Format, Map, Payload, Value};
+use callboard_codec::{DataType, Format, Map, Payload, Value};
 use callboard_core::edge::{Admission, CodecBudget, Route};
 use callboard_core::{CallOptions, Deadline};
 
@@ -30,7 +30,7 @@ use crate::request::arguments;
 use crate::request::body::{BodyLimits, IncomingBody, PendingAdmission, RequestBody, announced_length};
 use crate::request::form::ReceivedForm;
 use crate::request::head::RequestHead;
-use crate::request::media::{BodyForm, is_file, is_open_file, needs_nothing};
+use crate::request::media::{BodyForm, accepted, is_file, is_open_file};
 use crate::request::multipart;
 use crate::request::payload;
 use crate::request::urlencoded::UrlEncodedForm;
@@ -101,7 +101,11 @@ async fn arrive<'a, B: RequestBody, T>(
     let RequestContext { client, config, start, .. } = context;
     let head = RequestHead::read(request.headers())?;
     let input = if style == CallStyle::Function { arguments::arguments() } else { route.input() };
-    let form = BodyForm::for_content_type(head.content_type, input)?;
+    let may_be_absent = head.content_type.is_none() && request.body().size_hint().lower() == 0;
+    let form = BodyForm::for_content_type(head.content_type, input).or_else(|refusal| {
+        let value = if may_be_absent { value_without_body(route, style) } else { None };
+        value.map(BodyForm::Absent).ok_or(refusal)
+    })?;
     let decided = decide(&head, &form)?;
 
     let max_bytes = config.max_body_bytes_of(route.name());
@@ -113,9 +117,10 @@ async fn arrive<'a, B: RequestBody, T>(
     let coding = head.coding;
     let parts = (request.uri(), request.headers(), request.extensions());
     let options = context.call_options(route, parts, deadline, &head)?;
+    let options = functions::with_method(options, route, style, request);
     let read = {
         let mut body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
-        read_body(form, &mut body).await?
+        read_body(form, input, &mut body).await?
     };
     let admission = arrival.into_admission()?;
     let budget = client.edge().codec_budget(admission.account(), deadline);
@@ -129,27 +134,38 @@ async fn arrive<'a, B: RequestBody, T>(
     Ok((decided, ArrivedCall { admission, payload, options, deadline, budget }))
 }
 
-/// Answers a request to a route whose paths or methods are declared, or that needs no input. Without a body its input
-/// is null, or the object without fields.
+/// Answers a request to a route whose paths or methods are declared. The body of a safe method is not read.
 pub(crate) async fn with_optional_body<B: RequestBody>(
     context: RequestContext<'_>,
     route: &Arc<Route>,
     request: &mut Request<B>,
 ) -> Result<Response, ApiError> {
-    let (method, headers) = (request.method(), request.headers());
-    let has_body = request.body().size_hint().exact() != Some(0) || headers.contains_key(CONTENT_TYPE);
-    // Null is no file: without one the request is refused as by any other route.
-    let has_body = has_body || route.input().raw_body().is_some() || is_file(route.input().schema());
-    if has_body && *method != Method::GET && *method != Method::HEAD {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
         return call(context, route, CallStyle::OptionalBody, request).await;
     }
-    let mut empty = Request::new(Body::from(if needs_nothing(route.input()) { "{}" } else { "null" }));
+    let mut empty = Request::new(Body::empty());
+    *empty.method_mut() = request.method().clone();
     *empty.uri_mut() = request.uri().clone();
-    *empty.headers_mut() = headers.clone();
+    *empty.headers_mut() = request.headers().clone();
     *empty.extensions_mut() = request.extensions().clone();
     empty.headers_mut().remove(CONTENT_ENCODING);
-    empty.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(Format::Json.media_type()));
+    empty.headers_mut().remove(CONTENT_TYPE);
     call(context, route, CallStyle::OptionalBody, &mut empty).await
+}
+
+/// The JSON that a request without a body stands for: no arguments, the input of a call without one or, of a declared
+/// route, null. `None` for a route that needs a body.
+fn value_without_body(route: &Route, style: CallStyle) -> Option<Bytes> {
+    let input = route.input();
+    match (style, input.default_json()) {
+        (CallStyle::Function, Some(_)) => Some(Bytes::from_static(b"{}")),
+        (_, Some(default)) => Some(default.to_string().into()),
+        // Null is no file: without one the request is refused as by any other route.
+        (CallStyle::OptionalBody, None) if input.raw_body().is_none() && !is_file(input.schema()) => {
+            Some(Bytes::from_static(b"null"))
+        }
+        (_, None) => None,
+    }
 }
 
 /// Whether a response is whole or streamed, and its forms.
@@ -208,6 +224,7 @@ enum BodyContent {
 /// Reads a whole body without decoding it.
 async fn read_body<B: RequestBody>(
     form: BodyForm<'_>,
+    input: &DataType,
     body: &mut IncomingBody<'_, PendingAdmission<'_>, B>,
 ) -> Result<BodyContent, ApiError> {
     Ok(match form {
@@ -228,6 +245,10 @@ async fn read_body<B: RequestBody>(
         BodyForm::Raw(field) => BodyContent::Value(raw_value(field, body.collect().await?)),
         BodyForm::Text => BodyContent::Text(body.collect().await?),
         BodyForm::Bytes => BodyContent::Value(Value::Bytes(body.collect().await?)),
+        BodyForm::Absent(value) => match body.chunk().await? {
+            None => BodyContent::Encoded(Format::Json, value),
+            Some(_) => return Err(ApiError::unsupported_media_type(None, &accepted(input).join(", "))),
+        },
     })
 }
 

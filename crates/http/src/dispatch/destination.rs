@@ -4,16 +4,13 @@
 
 use std::sync::Arc;
 
-use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, Request};
-use callboard_codec::Format;
 use callboard_core::edge::Route;
 
 use super::{EdgeState, ServedNode};
 use crate::asgi::app_of;
-use crate::call::functions::{self, CallStyle};
+use crate::call::functions::{self, CallStyle, method_of};
 use crate::protocol::{Protocol, Protocols};
-use crate::request::media::needs_nothing;
 
 /// The target of a path. Known before any check, so that a refusal is logged and counted as well.
 #[derive(Debug)]
@@ -95,21 +92,6 @@ impl<'a> Target<'a> {
     }
 }
 
-/// Which route an envelope in a `POST` is for: only clients of Callboard send one, and they know routes by name.
-pub(crate) const X_CALLBOARD_METHOD: &str = "x-callboard-method";
-
-/// The method that decides on the route of a path. `None` for an envelope without a header that says it: such a client
-/// has called the path alone.
-fn method_of<B>(request: &Request<B>) -> Option<&str> {
-    let headers = request.headers();
-    let is_envelope = || headers.get(CONTENT_TYPE).is_some_and(|value| value == Format::Envelope.media_type());
-    if request.method() == Method::POST && (is_envelope() || functions::is_stream(headers)) {
-        // Other bytes are the name of no method.
-        return headers.get(X_CALLBOARD_METHOD).map(|method| method.to_str().unwrap_or_default());
-    }
-    Some(request.method().as_str())
-}
-
 /// A route that has the path of a request.
 struct FoundRoute {
     route: Arc<Route>,
@@ -125,10 +107,7 @@ impl ServedNode {
         let is_free = |route: &Arc<Route>| !protocols.is_reserved(route.path());
         // A route that was added later hides no page of the edge or of a protocol.
         if let Some(route) = edge.direct_route(path).filter(is_free) {
-            // Nearly every request has the header.
-            let may_be_empty = !request.headers().contains_key(CONTENT_TYPE) && needs_nothing(route.input());
-            let style = if may_be_empty { CallStyle::OptionalBody } else { CallStyle::Route };
-            return Some(FoundRoute { route, style, is_called: is_posted });
+            return Some(FoundRoute { route, style: CallStyle::Route, is_called: is_posted });
         }
         if let Some(route) = functions::name_of(path).and_then(|name| self.client.route(&name)).filter(is_free) {
             return Some(FoundRoute { route, style: CallStyle::Function, is_called: is_posted });

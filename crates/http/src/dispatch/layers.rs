@@ -15,7 +15,7 @@ use axum::http::header::ACCEPT_ENCODING;
 use axum::http::{Request, Version};
 use axum::response::Response;
 use bytes::Bytes;
-use callboard_core::edge::contain_future;
+use callboard_core::edge::{Route, contain_future};
 use prometheus_client::metrics::counter::Counter;
 use tower::{BoxError, Service};
 
@@ -28,8 +28,9 @@ use crate::describe;
 use crate::error::ApiError;
 use crate::guard::{Admitted, NamedHost};
 use crate::listener::{PeerInfo, ReceivedBody, Responder, UnreadBody};
-use crate::protocol::{BoxedErrors, ClientAddress, Protocol, ProtocolRequest};
+use crate::protocol::{BoxedErrors, Protocol, ProtocolRequest};
 use crate::request::body::RequestBody;
+use crate::request::request_fields::ClientAddress;
 use crate::respond::ResponseCompression;
 use crate::respond::compress_response::compressed;
 use crate::runtime::coop;
@@ -100,6 +101,7 @@ impl HttpEdge {
                             (Ok(Err(ApiError::method_not_allowed(request.method(), &allowed))), unread_body(&request))
                         }
                         Destination::Call(node, route, style) => {
+                            edge.tell_client(&mut request, route, peer);
                             let outcome = {
                                 let call = pin!(call::call(context(node), route, style, &mut request));
                                 edge.unless_aborted(pin!(contain_future(call)), is_polled).await
@@ -107,6 +109,7 @@ impl HttpEdge {
                             (outcome, unread_body(&request))
                         }
                         Destination::OptionalBodyCall(node, route) => {
+                            edge.tell_client(&mut request, route, peer);
                             let outcome = if let Err(error) = edge.check_page(&request, peer) {
                                 Ok(Err(error))
                             } else {
@@ -129,6 +132,7 @@ impl HttpEdge {
                             (outcome, unread_body(&request))
                         }
                         Destination::CallStream(node, route, style) => {
+                            edge.tell_client(&mut request, route, peer);
                             let unread = unread_body(&request);
                             (Ok(functions::stream::answer(context(node), route, style, request.map(Body::new))), unread)
                         }
@@ -234,6 +238,14 @@ impl EdgeState {
             Some(peer) if !peer.is_local => Ok(()),
             Some(_) => self.loopback_guard.admit_safe_call(request, NamedHost::from_request(request)?),
             None => self.loopback_guard.admit_safe_call(request, NamedHost::from_request_in_process(request)?),
+        }
+    }
+
+    /// Tells the code of a route the address of the client, where it reads anything of the request.
+    fn tell_client<B>(&self, request: &mut Request<B>, route: &Route, peer: Option<PeerInfo>) {
+        if let Some(peer) = peer.filter(|_| route.request_fields().is_some()) {
+            let client = self.config.trusted_proxies.client(peer.address, request.headers());
+            request.extensions_mut().insert(ClientAddress(client));
         }
     }
 

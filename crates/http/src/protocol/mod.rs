@@ -59,7 +59,6 @@ mod list;
 mod unrouted;
 
 use std::fmt;
-use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -101,7 +100,7 @@ pub use crate::request::coding::{Compressibility, ContentCoding, unpacked};
 pub use crate::request::head::RequestHead;
 pub use crate::request::multipart::FormFields;
 pub use crate::request::payload::{decode as decode_input, decode_value, from_value};
-pub use crate::request::request_fields::RequestParts;
+pub use crate::request::request_fields::{ClientAddress, RequestParts};
 pub use crate::request::short::short_body;
 pub use crate::request_id::RequestId;
 pub use crate::respond::compress_response::compressed;
@@ -128,11 +127,6 @@ impl fmt::Debug for ProtocolRequest<'_> {
         f.debug_tuple("ProtocolRequest").field(self.head).finish()
     }
 }
-
-/// The address of the client, as an extension of a request whose body its protocol takes, if the connection is the
-/// edge's own. See [`trusted_proxies`](HttpConfig::trusted_proxies).
-#[derive(Clone, Copy, Debug)]
-pub struct ClientAddress(pub IpAddr);
 
 /// A response, or an error that [`Protocol::error_response`] renders.
 pub type ProtocolAnswer<'a> = Pin<Box<dyn Future<Output = Result<Response, ApiError>> + Send + 'a>>;

@@ -63,12 +63,19 @@ pub(crate) fn fit(fields: FormFields, input: &DataType) -> Map {
     fields
 }
 
-/// The value of the only parameter, if the fields have it and nothing else, and the value itself is no such map.
+/// The value of the only parameter, if the fields have it and nothing else, and the value itself is no such map. Without
+/// fields it is its default.
 pub(crate) fn only_argument(fields: &mut Map, input: &DataType) -> Option<Value> {
     let parameters = input.parameters().filter(|parameters| parameters.is_value)?;
     let allowed = AllowedTypes::new(input.schema(), input.schema());
-    let is_meant = fields.len() == 1 && !allowed.says_nothing() && !allowed.has("object");
-    if is_meant { fields.remove(parameters.names.first()?) } else { None }
+    if allowed.says_nothing() || allowed.has("object") {
+        return None;
+    }
+    match fields.len() {
+        0 => input.default_value(),
+        1 => fields.remove(parameters.names.first()?),
+        _ => None,
+    }
 }
 
 fn is_empty_text(value: &Value) -> bool {
@@ -317,6 +324,9 @@ mod tests {
             assert_eq!(of(schema, "n"), None);
         }
         assert_eq!(of(json!({ "type": "integer" }), "other"), None);
+        let with_default = typed(json!({ "type": "integer", "default": 7 }));
+        let with_default = with_default.with_parameters(Parameters { names: vec!["n".to_owned()], is_value: true });
+        assert_eq!(only_argument(&mut Map::new(), &with_default), Some(Value::Int(7)));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The form of a body, decided from `Content-Type` and the route's type before anything is read.
 
 use axum::http::header::HeaderValue;
+use bytes::Bytes;
 use callboard_codec::{DataType, Format, MediaType};
 
 use crate::error::ApiError;
@@ -20,6 +21,9 @@ pub(crate) enum BodyForm<'a> {
     Text,
     /// The body is a byte string.
     Bytes,
+    /// As far as the head tells there is no body, which stands for this JSON: it has no media type and announces no
+    /// length.
+    Absent(Bytes),
 }
 
 impl<'a> BodyForm<'a> {
@@ -113,16 +117,6 @@ fn is_bytes(data_type: &DataType) -> bool {
     is_anything(data_type) || is_file(data_type.schema())
 }
 
-/// Whether the object without fields is an input, as of a function without parameters.
-pub(crate) fn needs_nothing(input: &DataType) -> bool {
-    let schema = input.schema();
-    let is_required = |required: &serde_json::Value| required.as_array().is_none_or(|names| !names.is_empty());
-    schema["type"] == "object"
-        && schema["properties"].is_object()
-        && !schema.get("required").is_some_and(is_required)
-        && schema.get("minProperties").is_none()
-}
-
 /// Whether a text of this schema stands for bytes.
 pub(crate) fn is_file(schema: &serde_json::Value) -> bool {
     schema["contentEncoding"] == "base64"
@@ -212,23 +206,6 @@ mod tests {
         assert!(takes(arrow, &DataType::value()) && !takes(arrow, &DataType::value().with_tensors(tensors)));
         let fields = DataType::value().with_schema(serde_json::json!({ "type": "object" }));
         assert!(!takes("application/x-npy", &fields) && takes("application/x-npz", &fields));
-    }
-
-    #[test]
-    fn an_input_whose_fields_may_all_be_missing_needs_nothing() {
-        let needs_nothing = |schema: serde_json::Value| needs_nothing(&DataType::value().with_schema(schema));
-        let property = serde_json::json!({ "a": { "type": "string" } });
-        assert!(needs_nothing(serde_json::json!({ "type": "object", "properties": {}, "required": [] })));
-        assert!(needs_nothing(serde_json::json!({ "type": "object", "properties": property })));
-        for other in [
-            serde_json::json!({ "type": "object", "properties": property, "required": ["a"] }),
-            serde_json::json!({ "type": "object", "properties": property, "minProperties": 1 }),
-            serde_json::json!({ "type": "object" }),
-            serde_json::json!({ "type": "string" }),
-            serde_json::json!({}),
-        ] {
-            assert!(!needs_nothing(other.clone()), "{other}");
-        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use callboard_core::{App, StreamStage};
+use callboard_core::{App, Stage, StreamStage};
 use callboard_http::{ApiInfo, HttpConfig, HttpEdge};
 use futures_util::stream;
 use http_body_util::{BodyExt, Full, StreamBody};
@@ -11,6 +11,8 @@ use hyper::client::conn::http2::{SendRequest, handshake};
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{Request, StatusCode, Version};
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
 use tokio::io::AsyncWriteExt as _;
 use tokio::net::TcpStream;
 use tower::Service as _;
@@ -66,6 +68,28 @@ async fn values_of_one_response_are_not_kept_in_the_table_of_headers() {
         for (name, is_its_own) in [("x-request-id", true), ("server-timing", true), ("content-type", false)] {
             let is_kept_out = is_its_own && version == Version::HTTP_2;
             assert_eq!(response.headers()[name].is_sensitive(), is_kept_out, "{name} over {version:?}");
+        }
+    }
+}
+
+/// Without frames of data, or with an empty one.
+#[tokio::test]
+async fn a_route_that_needs_no_input_needs_no_body() {
+    #[derive(Clone, Serialize, Deserialize, JsonSchema)]
+    struct Page {
+        size: Option<u8>,
+    }
+    let page = Stage::each("page", |page: &Page| Ok(page.size.unwrap_or(10)));
+    let server = Server::for_app(app().route("/page", page), HttpConfig::default()).await;
+    let mut client = connect(&server).await;
+    for path in ["/page", "/v1/call/page"] {
+        for (frames, status) in [(&[][..], 200), (&[""], 200), (&["", ""], 200), (&["", "{}"], 415)] {
+            let frames: Vec<_> =
+                frames.iter().map(|data| Ok::<_, std::io::Error>(Frame::data(Bytes::from(*data)))).collect();
+            let mut request = post(&server, path, StreamBody::new(stream::iter(frames)));
+            request.headers_mut().remove("content-type");
+            let response = client.send_request(request).await.unwrap();
+            assert_eq!(response.status(), status, "{path}");
         }
     }
 }

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from callboard.client._calls import CallsApart
 
 
+# A test has its client on its own machine.
+_CLIENT = "127.0.0.1"
+
+
 class Outputs(list[Any]):
     """All outputs of a stream."""
 
@@ -180,11 +184,12 @@ def _late() -> Failure:
 
 def _context(route: Route | None, called: str, options: Options) -> Context:
     """The context of a call: its name and time, and the parts of the request that the route lists."""
-    path = None
+    path = method = None
     headers, query = dict(options.headers), dict(options.query)
     if route is not None:
-        if path_parameters(route.path) or route.reads("headers") or route.reads("query"):
-            path = split_name(called_name(called))[1]
+        method, called_path = split_name(called_name(called))
+        if path_parameters(route.path) or route.reads("headers") or route.reads("query") or route.methods:
+            path = called_path
         headers = {name: headers[name] for name in route.reads("headers") if name in headers}
         query = {name: query[name] for name in route.reads("query") if name in query}
     found = Context(
@@ -195,6 +200,8 @@ def _context(route: Route | None, called: str, options: Options) -> Context:
         headers=headers,
         query=query,
         path=path,
+        method=method,
+        client=None if path is None else _CLIENT,
         deadline=None if options.timeout is None else time.monotonic() + options.timeout,
     )
     # The call runs with a copy of the context, which shares it.
@@ -224,7 +231,7 @@ def _request(called: str, options: Options) -> Request:
     for name, value in options.query:
         query.setdefault(name, []).append(value)
     headers |= {name: ", ".join(values) for name, values in given.items()}
-    return Request("POST", quote(path, safe="/%"), query, headers, "127.0.0.1")
+    return Request("POST", quote(path, safe="/%"), query, headers, _CLIENT)
 
 
 def _input(called: str, route: Route | None, args: list[Any], kwargs: dict[str, Any]) -> Any:

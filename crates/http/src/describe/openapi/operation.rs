@@ -17,7 +17,7 @@ use super::schema::Components;
 use crate::error::PROBLEM_JSON;
 use crate::request::arguments::arguments;
 use crate::request::head::{MAX_SESSION_BYTES, X_CALLBOARD_SESSION};
-use crate::request::media::{MULTIPART, URL_ENCODED, accepted, is_file, needs_nothing};
+use crate::request::media::{MULTIPART, URL_ENCODED, accepted, is_file};
 use crate::respond::stream::StreamForm;
 use crate::respond::{ReplyForm, offers};
 
@@ -151,7 +151,7 @@ fn request_body(route: &Route, audience: Audience, components: &mut Components) 
     if let Some(form) = has_forms.then(|| form_schema(input, components)).flatten() {
         content.insert(MULTIPART.to_owned(), json!({ "schema": form }));
     }
-    json!({ "required": !needs_nothing(input), "content": content })
+    json!({ "required": input.default_json().is_none(), "content": content })
 }
 
 /// JSON of this schema, and the names of the other forms that it may have.
