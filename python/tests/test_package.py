@@ -19,7 +19,7 @@ TOOLS = {"conformance", "describe", "doctor", "fork_server", "hooks", "mar", "pr
 OTHERS = {"httpcore", "httpx"}
 
 
-@pytest.mark.parametrize(("module", "most"), [("callboard", 61), ("callboard.worker", 68)])
+@pytest.mark.parametrize(("module", "most"), [("callboard", 62), ("callboard.worker", 69)])
 def test_an_import_loads_no_tool_and_no_optional_package(module: str, most: int) -> None:
     code = f"import json, sys, {module}; print(json.dumps(list(sys.modules)))"
     loaded = json.loads(subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT, text=True))

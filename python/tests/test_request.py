@@ -161,7 +161,9 @@ def test_code_is_told_which_of_several_methods_has_called_it(node: Served) -> No
 def test_a_wrong_guess_about_a_request_names_the_right_one() -> None:
     context = cb.Context(headers={"x-user": "ada"}, query={"page": "2"}, path="/a", method="GET", client="10.0.0.7")
     request = context.request
-    assert (request.headers["X-User"], request.headers.get("X-USER"), "X-User" in request.headers) == ("ada",) * 2 + (True,)
+    assert (request.headers["X-User"], request.headers.get("X-USER"), "X-User" in request.headers) == ("ada",) * 2 + (
+        True,
+    )
     with pytest.raises(KeyError, match=r"no header 'x-key', or its route does not list it: .*headers=\['x-key'\]"):
         request.headers["X-Key"]
     for name, cure in [

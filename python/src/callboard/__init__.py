@@ -24,10 +24,11 @@ from callboard._auth import Caller, Request
 from callboard._compose import ensemble, onnx, pick, pipeline, rename, stage, switch
 from callboard._context import Context, SetupContext
 from callboard._depends import depends
+from callboard._elsewhere import NAMES
 from callboard._exceptions import CallError, HTTPException, InvalidInput
 from callboard._keyed import keyed
 from callboard._media import Audio, File, Image
-from callboard._options import nearest_name
+from callboard._options import did_you_mean
 from callboard._request import Cookie, Form, Header, Query
 from callboard._response import Redirect, Response
 from callboard._run import run, start
@@ -81,44 +82,10 @@ __all__ = [
     "test_client",
 ]
 
-# Names of other systems, and the name here.
-_ELSEWHERE = {
-    "actor": "keyed",
-    "entity": "keyed",
-    "authenticate": "auth",
-    "middleware": "auth",
-    "on_event": "on_start",
-    "on_shutdown": "on_stop",
-    "on_startup": "on_start",
-    "Counter": "metric",
-    "Gauge": "metric",
-    "Histogram": "metric",
-    "FileResponse": "File",
-    "HTMLResponse": "Response",
-    "JSONResponse": "Response",
-    "Path": "File",
-    "PlainTextResponse": "Response",
-    "RedirectResponse": "Redirect",
-    "UploadFile": "File",
-    "mount": "asgi",
-    "wsgi": "asgi",
-    "api": "route",
-    "app": "service",
-    "batch": "batched",
-    "batchable": "batched",
-    "bind": "pipeline",
-    "chain": "pipeline",
-    "cls": "service",
-    "deployment": "service",
-    "endpoint": "route",
-    "method": "route",
-    "serve": "run",
-}
-
 
 def __getattr__(name: str) -> object:
     # The types of chats are imported by those who use them.
     if name == "chat":
         return importlib.import_module("callboard.chat")
-    near = _ELSEWHERE.get(name) or nearest_name(name, __all__)
-    raise AttributeError(f"callboard has no {name!r}" + (f": did you mean {near!r}?" if near else ""))
+    cure = NAMES.get(name) or did_you_mean(name, __all__).removeprefix(": ")
+    raise AttributeError(f"callboard has no {name!r}" + (f": {cure}" if cure else ""))

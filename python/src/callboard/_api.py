@@ -208,7 +208,7 @@ def service(cls: Any = None, /, **options: Any) -> Any:
 
     def decorate(cls: Any) -> Any:
         if not isinstance(cls, type):
-            raise TypeError(f"@service decorates a class, not {cls!r}: use @function for a function")
+            raise TypeError(f"@service decorates a class, not {cls!r}: {_cure(cls, 'use @function for a function')}")
         setattr(cls, SERVICE, service_of(cls, False, **options))
         return cls
 
@@ -262,7 +262,7 @@ def function(fn: Any = None, /, **options: Any) -> Any:
 
     def decorate(fn: Any) -> Any:
         if isinstance(fn, type) or not callable(fn):
-            raise TypeError(f"@function decorates a function, not {fn!r}: use @service for a class")
+            raise TypeError(f"@function decorates a function, not {fn!r}: {_cure(fn, 'use @service for a class')}")
         if not hasattr(fn, "__name__") or hasattr(fn, "__func__"):
             raise TypeError(f"@function decorates a function, not {fn!r}: write a `def` that calls it")
         setattr(fn, SERVICE, service_of(fn, True, **options))
@@ -549,6 +549,10 @@ def _node_hook(name: str, attribute: str, fn: Any, timeout: str | float) -> Any:
         return fn
 
     return decorate if fn is None else decorate(fn)
+
+
+def _cure(decorated: Any, cure: str) -> str:
+    return f"write route={decorated!r}" if isinstance(decorated, str) else cure
 
 
 def _method(fn: Any) -> Method:

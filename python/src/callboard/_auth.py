@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import msgspec
 
@@ -90,12 +90,19 @@ class Request(msgspec.Struct, frozen=True):
 class PartOfRequest(Request, frozen=True):
     """The head of a request whose method nobody has said."""
 
+    def __getattr__(self, name: str) -> Any:
+        return _no_method() if name == "method" else super().__getattr__(name)
+
     @property  # type: ignore[misc]
     def method(self) -> str:
-        raise AttributeError(
-            "request.method: this call has come by no method of HTTP, and its route has several: in a test, "
-            "cb.Context(method='PUT') or a client that calls 'PUT /path' has one"
-        )
+        return _no_method()
+
+
+def _no_method() -> NoReturn:
+    raise AttributeError(
+        "request.method: this call has come by no method of HTTP, and its route has several: in a test, "
+        "cb.Context(method='PUT') or a client that calls 'PUT /path' has one"
+    )
 
 
 def cookies_of(headers: dict[str, str]) -> dict[str, str]:

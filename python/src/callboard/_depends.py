@@ -14,11 +14,13 @@ import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from typing import Any, Protocol
 
+from callboard._api import SERVICE
 from callboard._conversion import convert, unreadable_output
 from callboard._exceptions import CallError, InvalidInput
 from callboard._inner import InnerOptions
 from callboard._local import LOCAL
 from callboard._options import called_name, check_names, nearest_name, path_parameters
+from callboard._said import said
 from callboard._schema import schema
 from callboard._target import Route, TargetError, find_route, main_route, routes_of
 
@@ -63,6 +65,13 @@ class InnerStream(Protocol):
         """Cancels the call, unless it is over."""
 
 
+# What callers of other systems write behind a route.
+_ELSEWHERE = dict.fromkeys(("remote", "call", "invoke", "spawn", "send"), "call it: `await self.llm.predict(text)`") | {
+    "options": "did you mean 'with_options'?",
+    "stream": "a route that yields is read by `async for token in self.llm.predict(text)`",
+}
+
+
 class Depends:
     """A dependency, as an attribute of a class. An instance may have another object in its place, for a test."""
 
@@ -75,6 +84,13 @@ class Depends:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else self._handle
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") or self._owner is not None:
+            raise AttributeError(name)
+        raise AttributeError(
+            f"{name}: a dependency is an attribute of the class: write it in its body, and not in `__init__`"
+        )
 
     @functools.cached_property
     def _handle(self) -> Handle:
@@ -107,7 +123,10 @@ def depends(target: Any, /) -> Any:
         return Depends(called_name(target))
     if isinstance(target, type) or inspect.isfunction(target):
         return Depends(target)
-    raise TypeError(f"depends takes a service, a function or a route such as '/embedder', not {target!r}")
+    cure = f": write depends({type(target).__name__})" if hasattr(type(target), SERVICE) else ""
+    raise TypeError(
+        f"depends takes a service, a function or a route such as '/embedder', not {said(target, repr)}{cure}"
+    )
 
 
 def depends_of(owner: Any) -> list[tuple[str, Depends]]:
@@ -167,6 +186,11 @@ class Method:
         if calls.is_async():
             return self._await(calls.call_async(self._path, route, value, options))
         return self._output(calls.call(self._path, route, value, options))
+
+    def __getattr__(self, name: str) -> Any:
+        near = _ELSEWHERE.get(name) or nearest_name(name, ("map", "with_options"))
+        hint = f": {near}" if name in _ELSEWHERE else f": did you mean {near!r}?" if near else ""
+        raise AttributeError(f"a route of a dependency has no {name!r}{hint}")
 
     def with_options(self, **options: Any) -> Method:
         """The same with `timeout` or `retries` for all of its calls."""

@@ -90,6 +90,9 @@ def _error_map(error: BaseException) -> dict[str, Any]:
         return {"message": said(error), "invalid": True}
     if isinstance(error, HTTPException):
         return _http_error(error)
+    of_fastapi = _from_starlette(error)
+    if of_fastapi is not None:
+        return _http_error(of_fastapi)
     if isinstance(error, CallError):
         return _passed_on(error)
     if isinstance(error, Cancelled):
@@ -99,6 +102,14 @@ def _error_map(error: BaseException) -> dict[str, Any]:
     if trace:
         found["trace"] = clip(trace)
     return found
+
+
+def _from_starlette(error: Any) -> HTTPException | None:
+    """The exception of FastAPI, which code that has come from there may raise."""
+    kinds = ((kind.__module__, kind.__name__) for kind in type(error).__mro__)
+    if ("starlette.exceptions", "HTTPException") not in kinds or not 400 <= error.status_code <= 599:
+        return None
+    return HTTPException(error.status_code, error.detail, error.headers)
 
 
 def _http_error(error: HTTPException) -> dict[str, Any]:

@@ -28,6 +28,10 @@ class HTTPException(Exception):
         detail: Any = None,
         headers: Headers | None = None,
     ) -> None:
+        if not isinstance(status_code, int):
+            raise TypeError(
+                f"HTTPException: the first argument is the status, not {status_code!r}: HTTPException(400, …)"
+            )
         if not 400 <= status_code <= 599:
             raise ValueError(f"HTTPException: the status {status_code} is not from 400 to 599")
         self.status_code = status_code

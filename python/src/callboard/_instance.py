@@ -148,6 +148,8 @@ class Instance:
     ) -> list[tuple[list[Any], Failure | None]]:
         """As `run`, for values."""
         contexts = [copy.copy(context) if context else Context() for _ in values]
+        for each in contexts:
+            each.route = each.route or self._route(method).public_name
         outcomes = await self.run(list(map(encode, values)), method, contexts)
         found = [(list(map(self._decoded, outputs)), failure) for outputs, failure in outcomes]
         if context is not None and context._response is not None:

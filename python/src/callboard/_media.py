@@ -25,8 +25,10 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, g
 import numpy as np
 from numpy.typing import NDArray
 
+from callboard._elsewhere import FILES
 from callboard._exceptions import InvalidInput
 from callboard._fetch import Fetched
+from callboard._options import did_you_mean
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -105,6 +107,10 @@ class File:
         """The file of this name. Raises `OSError` if it cannot be read."""
         with open(path, "rb") as file:
             return cls(file.read())
+
+    def __getattr__(self, name: str) -> Any:
+        cure = FILES.get(name) or did_you_mean(name, dir(type(self))).removeprefix(": ")
+        raise AttributeError(f"{type(self).__name__} has no {name!r}" + (f": {cure}" if cure else ""))
 
     @property
     def media_type(self) -> str:

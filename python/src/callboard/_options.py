@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NoReturn, get_args
 
+from callboard._elsewhere import OPTIONS
+
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _MAX_TIMEOUT_MS = 10**12
 # The limits of a configuration file.
@@ -56,8 +58,16 @@ def check_names(decorator: str, options: Iterable[str], names: tuple[str, ...]) 
 
 
 def _unknown_option(decorator: str, option: str, names: tuple[str, ...]) -> NoReturn:
-    message = f"{decorator} has no option {option!r}{did_you_mean(option, names)}"
-    raise TypeError(f"{message} There are {', '.join(names)}" if message.endswith("?") else f"{message}: {names}")
+    meant = OPTIONS.get(option, "")
+    # What another decorator has is no option of this one.
+    found = re.match(r"did you mean '(\w+)'", meant)
+    cure = meant if found is None or found[1] in names else ""
+    cure = cure or did_you_mean(option, names).removeprefix(": ")
+    all_names = f"There are {', '.join(names)}"
+    raise TypeError(
+        f"{decorator} has no option {option!r}: "
+        + (f"{cure}{'' if cure.endswith('?') else '.'} {all_names}" if cure else all_names)
+    )
 
 
 def examples_of(examples: Any) -> tuple[Any, ...]:
@@ -252,7 +262,12 @@ def route_path(route: str) -> str:
         raise ValueError(f"route {route!r}: write a path such as '/classify'{_route_hint(route, path)}")
     names = path_parameters(path)
     if any(brace in _PARAMETER.sub("", path) for brace in "{}") or len(set(names)) < len(names):
-        raise ValueError(f"route {route!r}: a parameter is a whole segment, each of another name: '/items/{{item_id}}'")
+        hint = " Its type is the hint of the argument" if ":" in route else ""
+        raise ValueError(
+            f"route {route!r}: a parameter is a whole segment, each of another name: '/items/{{item_id}}'.{hint}"
+        )
+    if re.search(r"/<[^/]*>(?=/|$)|/:\w", path):
+        raise ValueError(f"route {route!r}: write a parameter as '/items/{{item_id}}'")
     return path
 
 

@@ -32,6 +32,8 @@ _LOOK_SECONDS = 0.001
 RELAY = "callboard-relay"
 # Outputs that need more than encoding: errors and answers.
 _SPECIAL = (BaseException, *ANSWERS)
+# These have no order, or no items.
+_NO_BATCHES = (str, bytes, dict, set, frozenset)
 
 log = logging.getLogger("callboard")
 _NOTHING: contextlib.nullcontext[None] = contextlib.nullcontext()
@@ -376,7 +378,7 @@ class Runner:
         return columns
 
     def _counted(self, outputs: Any, count: int) -> list[Any]:
-        if isinstance(outputs, (str, bytes, dict)) or not hasattr(outputs, "__len__"):
+        if isinstance(outputs, _NO_BATCHES) or not hasattr(outputs, "__len__"):
             raise TypeError(f"{self.name} returned `{type(outputs).__name__}`, not a list of {count} outputs")
         if len(outputs) != count:
             raise ValueError(f"{self.name} returned {len(outputs)} outputs for {count} items")

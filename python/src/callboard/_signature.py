@@ -7,6 +7,7 @@ A hint may be a builtin type, a dataclass, a TypedDict, a `msgspec.Struct`, a mo
 from __future__ import annotations
 
 import collections.abc
+import contextlib
 import copy
 import functools
 import inspect
@@ -22,7 +23,8 @@ from callboard import _media
 from callboard._auth import AUTH_ROUTE
 from callboard._context import Context
 from callboard._conversion import convert, converter, from_plain, holder_of
-from callboard._envelope import FRAMES, PACKED, forms_of
+from callboard._elsewhere import cure_of_part
+from callboard._envelope import FRAMES, PACKED, decode, encode, forms_of
 from callboard._exceptions import InvalidInput
 from callboard._options import path_parameters
 from callboard._outputs import Encode, encoder
@@ -127,6 +129,10 @@ class Signature:
             part = Query()
         if self.batched:
             hint = _item_of(unaliased(hint), place)
+        for note in (parameter.default, *getattr(hint, "__metadata__", ())):
+            cure = cure_of_part(note, name)
+            if cure is not None:
+                raise TypeError(f"{place}: {cure}")
         hint, default = _field_of(hint, parameter.default, name, place)
         if isinstance(default, Part) or has_part(hint):
             kind = type(default).__name__ if isinstance(default, Part) else "Header"
@@ -197,7 +203,10 @@ class Signature:
             try:
                 return {name: converted(value)}
             except InvalidInput as error:
-                if isinstance(value, dict) and list(value) == [name]:
+                if value is None and name in self.defaults:
+                    # No argument was given.
+                    return {name: copy.deepcopy(self.defaults[name])}
+                if isinstance(value, dict) and list(value) in ([name], []):
                     # Most people send this first.
                     rule = f"the body is the value of the one parameter `{name}`, without its name"
                     raise InvalidInput(f"{error}: {rule}", error.fields) from error
@@ -237,12 +246,14 @@ class Signature:
     # ---- Schemas -----------------------------------------------------------------------------------------------------
 
     def input_schema(self) -> dict[str, Any]:
-        if self.is_value:
-            return schema(with_objects(next(iter(self.hints.values()))))
         properties = {name: schema(with_objects(hint)) for name, hint in self.hints.items()}
         for name, default in self.defaults.items():
-            if is_json(default):
-                properties[name] = {**properties[name], "default": default}
+            with contextlib.suppress(TypeError, ValueError):
+                plain = decode(encode(default))
+                if is_json(plain):
+                    properties[name] = {**properties[name], "default": plain}
+        if self.is_value:
+            return next(iter(properties.values()))
         required = [name for name in self.hints if name not in self.defaults]
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 

@@ -359,6 +359,10 @@ def named(module: ModuleType, name: str) -> Any:
     raise TargetError(f"{module.__name__} has no {name!r}" + (f": did you mean {near!r}?" if near else ""))
 
 
+# Methods with a meaning of their own.
+_HOOKS = ("cleanup", "health", "prepare", "setup")
+
+
 def routes_of(owner: Any, target: str) -> list[Route]:
     """The routes of a class or function. A plain class with `predict` is served as if it were decorated."""
     if not callable(owner):
@@ -373,8 +377,15 @@ def routes_of(owner: Any, target: str) -> list[Route]:
     except TypeError as error:
         raise TargetError(str(error)) from error
     if not routes:
-        near = nearest_name("predict", [name for name in dir(owner) if not name.startswith("_")])
+        own = [name for name, value in vars(owner).items() if callable(value) and not name.startswith("_")]
+        own = [name for name in own if name not in _HOOKS]
+        public = [name for name in dir(owner) if not name.startswith("_")]
+        near = nearest_name("predict", public) or (own[0] if len(own) == 1 else None)
+        if near is None and "__call__" in vars(owner):
+            near = "__call__"
         hint = f"; is `{near}` meant to be it?" if near else ""
+        if own:
+            hint += f" Or mark {', '.join(f'`{name}`' for name in own[:8])} with @cb.route('/path')"
         raise TargetError(f"{target} has no method `predict`, and none with @route{hint}")
     return routes
 

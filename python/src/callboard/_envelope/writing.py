@@ -11,7 +11,8 @@ import io
 import os
 import struct
 import uuid
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -19,6 +20,7 @@ import numpy as np
 from msgspec.msgpack import Ext
 
 from callboard import _media, _torch
+from callboard._elsewhere import cure_of_value
 from callboard._envelope.arrow import arrow_stream, packed_stream
 from callboard._envelope.forms import KEYS, PACKED, SETS, forms_of
 from callboard._envelope.layout import (
@@ -283,6 +285,13 @@ def _cure(value: Any) -> str:
         return ": give a `cb.File.open(path)` for the file, or a `str(path)` for its name"
     if isinstance(value, (Iterator, AsyncIterator)):
         return ": a stream is of a function with `yield`, or with the hint `-> Iterator[…]`; or give a list"
+    if isinstance(value, Coroutine):
+        return ": it is to be awaited"
+    if isinstance(value, (range, deque)):
+        return ": give a list"
+    cure = cure_of_value(value)
+    if cure is not None:
+        return f": {cure}"
     if hasattr(value, "get_secret_value"):
         return ": it is a secret; give its `get_secret_value()` if it is to be sent"
     return ""

@@ -1,0 +1,217 @@
+"""What users of other frameworks write first: each is answered with what is written here."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+from typing import Annotated, Any
+
+import pytest
+
+import callboard as cb
+from callboard._envelope import encode
+from callboard._errors import error_map
+from callboard._target import TargetError, routes_of
+
+fastapi = pytest.importorskip("fastapi")
+
+
+def refused(app: Any) -> str:
+    with pytest.raises(TargetError) as told:
+        routes_of(app, "app")
+    return str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "cure"),
+    [
+        ("get", r"@cb.function\(route='/x', methods=\['GET'\]\)"),
+        ("post", r"methods=\['POST'\]"),
+        ("FastAPI", "no object for the app"),
+        ("Depends", "did you mean 'depends'"),
+        ("Body", "a field of the body"),
+        ("Path", "item_id.*did you mean 'File'"),
+        ("BackgroundTasks", r"context\.after"),
+        ("StreamingResponse", "`yield`"),
+        ("batch", "did you mean 'batched'"),
+        ("deployment", "did you mean 'service'"),
+        ("servise", "did you mean 'service'"),
+    ],
+)
+def test_a_name_of_another_framework_says_what_is_written_here(name: str, cure: str) -> None:
+    with pytest.raises(AttributeError, match=f"callboard has no '{name}': .*{cure}"):
+        getattr(cb, name)
+
+
+@pytest.mark.parametrize(
+    ("option", "cure"),
+    [
+        ("gpus", r"devices='auto'.*There are name, route,"),
+        ("ray_actor_options", "devices="),
+        ("workers", r"did you mean 'replicas'\? There are"),
+        ("num_replicas", "did you mean 'replicas'"),
+        ("path", "did you mean 'route'"),
+        ("method", "did you mean 'methods'"),
+        ("response_model", "the hint of the result"),
+        ("max_ongoing_requests", r"@cb\.concurrent\(max=…\)"),
+        ("nothing_like_it", "There are name, route"),
+    ],
+)
+def test_an_option_of_another_framework_says_what_is_written_here(option: str, cure: str) -> None:
+    with pytest.raises(TypeError, match=f"service has no option '{option}': .*{cure}"):
+        cb.service(**{option: 1})
+    # An option that this decorator has not is not offered.
+    with pytest.raises(TypeError, match=r"batched has no option 'workers': There are max_batch_size, max_delay"):
+        cb.batched(workers=2)  # type: ignore[call-overload]
+
+
+def test_a_path_as_the_only_argument_is_the_option_route() -> None:
+    with pytest.raises(TypeError, match="write route='/x'"):
+        cb.service("/x")  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="write route='/x'"):
+        cb.function("/x")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("route", ["/items/<item_id>", "/items/:item_id"])
+def test_a_parameter_in_the_words_of_another_framework_is_no_literal_path(route: str) -> None:
+    with pytest.raises(ValueError, match=r"write a parameter as '/items/\{item_id\}'"):
+        cb.function(route=route)(lambda item_id: item_id)
+    with pytest.raises(ValueError, match="Its type is the hint of the argument"):
+        cb.function(route="/items/{item_id:int}")(lambda item_id: item_id)
+
+
+def test_marks_of_fastapi_are_refused_and_not_read_from_the_body() -> None:
+    def header(name: str, user: str = fastapi.Header()) -> str:
+        return user
+
+    def query(name: str, limit: Annotated[int, fastapi.Query(ge=1)] = 10) -> int:
+        return limit
+
+    def depends(name: str, user: str = fastapi.Depends(header)) -> str:
+        return user
+
+    # The hints of this module are texts, and `fastapi` is known here only.
+    for code in (header, query, depends):
+        code.__globals__["fastapi"] = fastapi
+    assert "`user`: `Header` of FastAPI: write `user: Annotated[…, cb.Header()]`" in refused(cb.function(header))
+    assert "`limit`: `Query` of FastAPI: write `limit: Annotated[…, cb.Query()]`" in refused(cb.function(query))
+    assert "who calls is told by `cb.auth`" in refused(cb.function(depends))
+
+
+def test_an_exception_of_fastapi_has_its_status() -> None:
+    error = fastapi.HTTPException(404, "no such item", headers={"x-reason": "gone"})
+    assert error_map(error) == {"message": "no such item", "status": 404, "headers": [("x-reason", "gone")]}
+    with pytest.raises(TypeError, match=r"the first argument is the status, not 'bad': HTTPException\(400, …\)"):
+        cb.HTTPException("bad", 400)  # type: ignore[arg-type]
+
+
+def test_a_result_that_cannot_be_sent_names_its_cure() -> None:
+    from fastapi.responses import JSONResponse, StreamingResponse
+
+    waiting = asyncio.sleep(0)
+    results: list[tuple[Any, str]] = [
+        (JSONResponse({"a": 1}), "return the value; its status and headers are `context.response`"),
+        (StreamingResponse(iter(["a"])), "a function with `yield` is a stream"),
+        (range(3), "give a list"),
+        (collections.deque([1]), "give a list"),
+        (waiting, "it is to be awaited"),
+    ]
+    for value, cure in results:
+        with pytest.raises(TypeError, match=cure):
+            encode(value)
+    waiting.close()
+
+
+def test_a_set_is_no_batch() -> None:
+    @cb.service
+    class Words:
+        @cb.batched(max_batch_size=4)
+        def predict(self, words: list[str]) -> list[str]:
+            return set(words)  # type: ignore[return-value]
+
+    with cb.test_client(Words) as client, pytest.raises(cb.CallError, match="returned `set`, not a list of 1 outputs"):
+        client.client().call("/words", "a")
+
+
+def test_a_class_without_a_route_is_told_which_methods_could_be_one() -> None:
+    class Model:
+        def setup(self) -> None: ...
+
+        def classify(self, text: str) -> str:
+            return text
+
+    class Called:
+        def __call__(self, text: str) -> str:
+            return text
+
+    assert refused(Model) == (
+        "app has no method `predict`, and none with @route; is `classify` meant to be it? Or mark `classify` with "
+        "@cb.route('/path')"
+    )
+    assert refused(Called).endswith("is `__call__` meant to be it?")
+
+
+def test_a_file_knows_the_words_of_other_frameworks() -> None:
+    file, image = cb.File(b"abc"), cb.Image(b"abc")
+    for name, cure in [
+        ("read", "did you mean 'data'"),
+        ("filename", "did you mean 'name'"),
+        ("content_type", "did you mean 'media_type'"),
+        ("medja_type", "did you mean 'media_type'"),
+    ]:
+        with pytest.raises(AttributeError, match=f"File has no '{name}': {cure}"):
+            getattr(file, name)
+    with pytest.raises(AttributeError, match=r"Image has no 'convert': write `pil\(\)\.convert\(…\)`"):
+        image.convert  # noqa: B018
+    assert not hasattr(file, "__array__")
+
+
+def test_a_dependency_is_called_and_stands_in_the_class() -> None:
+    @cb.service
+    class Inner:
+        def predict(self, text: str) -> str:
+            return text
+
+    @cb.service
+    class Outer:
+        inner = cb.depends(Inner)
+
+        async def predict(self, text: str) -> str:
+            return await self.inner.predict.remote(text)  # type: ignore[no-any-return]
+
+    @cb.service
+    class Late:
+        def __init__(self) -> None:
+            self.inner = cb.depends(Inner)
+
+        def predict(self, text: str) -> str:
+            return self.inner.predict(text)  # type: ignore[no-any-return]
+
+    for app, cure in [
+        (Outer, "a route of a dependency has no 'remote': call it"),
+        (Late, "write it in its body, and not in `__init__`"),
+    ]:
+        with cb.test_client(app) as client, pytest.raises(cb.CallError, match=cure):
+            client.client().call(f"/{app.__name__.lower()}", "a")
+    with pytest.raises(TypeError, match=r"write depends\(Inner\)"):
+        cb.depends(Inner())
+
+
+@pytest.mark.parametrize("default", [2, None])
+def test_a_lone_parameter_has_its_default_where_nothing_is_given(default: int | None) -> None:
+    @cb.function
+    def lone(n: int | None = default) -> list[Any]:
+        return [n]
+
+    @cb.function
+    def text(words: str = "none") -> str:
+        return words
+
+    with cb.test_client(lone) as client:
+        assert client.client().send("lone") == [default]
+        assert client.client().call("/lone", 3) == [3]
+    with cb.test_client(text) as client:
+        assert client.call() == client.client().send("text") == client.client().call("/text", None) == "none"
+        with pytest.raises(cb.CallError, match="the body is the value of the one parameter `words`"):
+            client.client().call("/text", {})
+    assert routes_of(text, "text")[0].signature.input_schema() == {"type": "string", "default": "none"}
