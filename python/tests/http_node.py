@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import queue
@@ -15,6 +16,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as Late
 from typing import Any
 
+import pytest
+
+from callboard import AsyncClient, Client
 from callboard._envelope import decode, encode
 
 ENVELOPE = "application/vnd.callboard.envelope"
@@ -245,3 +249,26 @@ def _send_answers(connection: socket.socket, answers: queue.Queue[Future[bytes |
                 connection.shutdown(socket.SHUT_WR)
                 return
         connection.sendall(b"8\r\n" + struct.pack("<B3xI", 2, 0) + b"\r\n0\r\n\r\n")
+
+
+class Blocking:
+    """An `AsyncClient` in an event loop of its own, so that a test is of both clients."""
+
+    def __init__(self, url: str, **settings: Any) -> None:
+        self.url = url
+        self._loop = asyncio.new_event_loop()
+        self._client = AsyncClient(url, **settings)
+
+    def __enter__(self) -> Blocking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.run_until_complete(self._client.aclose())
+        self._loop.close()
+
+    def call(self, *args: Any, **options: Any) -> Any:
+        return self._loop.run_until_complete(self._client.call(*args, **options))
+
+
+# Of both clients.
+both = pytest.mark.parametrize("kind", [Client, Blocking])

@@ -105,6 +105,11 @@ def head(part: str, context: cb.Context) -> list[Any]:
 
 
 @cb.function
+def lone(n: int | None = 5) -> int | None:
+    return n
+
+
+@cb.function
 def nothing(context: cb.Context) -> list[Any]:
     asked = context.request
     return [asked.method, asked.path, asked.query, asked.headers]

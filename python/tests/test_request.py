@@ -158,6 +158,21 @@ def test_code_is_told_which_of_several_methods_has_called_it(node: Served) -> No
         assert local.call(context=cb.Context(route="/pipeline", headers={"a": "b"})) == "POST {'a': 'b'}"
 
 
+def test_a_lone_parameter_has_its_default_where_a_request_has_no_body(node: Served) -> None:
+    def ask(path: str, **more: Any) -> Any:
+        return httpx.post(node.http + path, **more).json()
+
+    for path in ("/lone", "/v1/call/lone"):
+        assert ask(path) == ask(path, content=iter([])) == ask(path, data={}) == 5
+    assert ask("/lone", json=None, content=b"null", headers={"content-type": "application/json"}) is None
+    assert (ask("/lone", json=3), ask("/v1/call/lone", json={"args": [3]}), ask("/v1/call/lone", json={})) == (3, 3, 5)
+    for url in (node.http, node.quic):
+        if url.startswith("quic"):
+            pytest.importorskip("callboard._native")
+        with cb.Client(url) as client:
+            assert (client.send("lone"), client.send("lone", 3), client.send("lone", None)) == (5, 3, None)
+
+
 def test_a_wrong_guess_about_a_request_names_the_right_one() -> None:
     context = cb.Context(headers={"x-user": "ada"}, query={"page": "2"}, path="/a", method="GET", client="10.0.0.7")
     request = context.request

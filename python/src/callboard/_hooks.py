@@ -18,9 +18,10 @@ from typing import Any
 
 from callboard._api import ON_START, ON_STOP
 from callboard._awaiting import settled, wait
-from callboard._context import Context
+from callboard._context import Context, SetupContext
 from callboard._envelope import decode, encode
 from callboard._errors import forget
+from callboard._messages import Start
 from callboard._runner import Cancelled, Failure, Runner, hook_arguments
 from callboard._said import said
 from callboard._target import Route, TargetError, error_parameter
@@ -102,6 +103,15 @@ class Preparation:
         with open(f"{self.cache}.lock", "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def setup_context(route: Route, start: Start, instance: Any) -> SetupContext:
+    """The context of `setup`, once `prepare` has run."""
+    settings = start.settings or {}
+    device = str(settings.get("device") or route.service.device or "cpu")
+    preparation = Preparation(route.owner, settings.get("cache"))
+    preparation.run(instance)
+    return SetupContext(start.stage, start.replica, start.generation, device, settings, preparation.place)
 
 
 # ---- The start and the end of a node ---------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ import msgspec
 
 from callboard import worker
 from callboard._errors import failed
+from callboard._hooks import setup_context
 from callboard._logs import set_log_level
 from callboard._messages import PROTOCOL, Start
 from callboard._process import begin, end_with_parent, version
@@ -128,7 +129,7 @@ class ForkServer:
         if setup is not None:
             if start.progress:
                 self._send({"type": "starting", "phase": "setup"})
-            arguments = setup_arguments(setup, worker.setup_context(route, start, instance))
+            arguments = setup_arguments(setup, setup_context(route, start, instance))
             if "replica" in arguments:
                 raise TypeError(f"{route.name}: with share_setup, `setup` has no `replica`: it runs once for all")
             setup(**arguments)

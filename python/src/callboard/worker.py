@@ -35,7 +35,7 @@ from callboard._context import Context, SetupContext
 from callboard._envelope import Buffer, Decoder
 from callboard._errors import error_map, failed, forget, said_in_line, shortened
 from callboard._frames import MAX_HEAD_BYTES, FrameError, Reader, Writer
-from callboard._hooks import Health, Preparation, cleaned_up, warm_up
+from callboard._hooks import Health, cleaned_up, setup_context, warm_up
 from callboard._logs import LogHandler, set_log_level
 from callboard._messages import (
     PROTOCOL,
@@ -555,15 +555,6 @@ class Worker:
 def _give_credit(credit: asyncio.Semaphore, outputs: int) -> None:
     for _ in range(outputs):
         credit.release()
-
-
-def setup_context(route: Route, start: Start, instance: Any) -> SetupContext:
-    """The context of `setup`, once `prepare` has run."""
-    settings = start.settings or {}
-    device = str(settings.get("device") or route.service.device or "cpu")
-    preparation = Preparation(route.owner, settings.get("cache"))
-    preparation.run(instance)
-    return SetupContext(start.stage, start.replica, start.generation, device, settings, preparation.place)
 
 
 # ---- The process -----------------------------------------------------------------------------------------------------
