@@ -227,6 +227,8 @@ impl<'a, K: Keyed> Live<'a, K> {
         let handling = async { handler(question, instance, &self.context).await };
         let handling = contain_future(handling.instrument(span));
         let handled = tokio::time::timeout(self.kind.settings.handle_within, handling).await;
+        // What the call holds of its node's budget goes with it, and not with the key.
+        self.context.options = CallOptions::new();
         self.idle_at = clock::now() + self.kind.settings.idle_after;
         let answer = match handled {
             Ok(Ok(answer)) => answer,

@@ -10,6 +10,7 @@
 #[path = "../../../codec/tests/common/heap.rs"]
 #[allow(dead_code, reason = "shared with tests that use other parts of it")]
 mod heap;
+mod keys;
 mod memory;
 mod unload;
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use callboard_codec::Payload;
 use callboard_core::actor::Question;
 use callboard_core::keyed::{Answers, KeyContext, KeyedSpec, Stored};
 use callboard_core::testing::MemoryStore;
@@ -108,6 +109,23 @@ async fn each_item_has_its_own_outcome() {
     assert!(error(2).was_started() && !error(1).was_started());
     assert_eq!(error(3).kind(), ErrorKind::WorkerFailed, "the code that gives its key panicked");
     assert_eq!(client.call::<_, Seen>("/add", Add::new("a", 1)).await.unwrap().total, 2, "the key goes on");
+}
+
+/// A key stays active long after its calls: it must not hold what they charged to the node.
+#[tokio::test]
+async fn an_active_key_holds_nothing_of_a_call_that_has_its_answer() {
+    let node = node().await;
+    let client = node.client();
+    let route = client.route("/add").unwrap();
+    for key in ["a", "b"] {
+        let admission = client.edge().admit(&route, 1_000).unwrap();
+        // As an edge does until it has written the answer.
+        let account = admission.account();
+        let asked = Payload::new(Add::new(key, 1));
+        client.edge().submit(admission, asked, CallOptions::new()).await.unwrap();
+        drop(account);
+        assert_eq!(node.describe().in_flight_bytes, 0);
+    }
 }
 
 #[tokio::test(start_paused = true)]
