@@ -89,11 +89,39 @@ pub(crate) fn private_file(path: &Path, text: &str) -> io::Result<()> {
 /// Creates a file atomically: of several callers one succeeds, and the others get `AlreadyExists`. A failure in between
 /// leaves nothing under that name.
 pub(crate) fn claim_private_file(path: &Path, text: &str) -> io::Result<()> {
-    let draft = draft_path(path);
-    let linked = private_file(&draft, text).and_then(|()| fs::hard_link(&draft, path));
-    let _ = fs::remove_file(&draft);
-    linked?;
-    sync_entries(path)
+    Claim::prepare(path, text)?.make()
+}
+
+/// A complete file without its name yet, which is removed with this. What a full disk refuses, it refuses before.
+#[derive(Debug)]
+pub(crate) struct Claim {
+    draft: PathBuf,
+    path: PathBuf,
+}
+
+impl Claim {
+    /// Writes the file.
+    pub(crate) fn prepare(path: &Path, text: &str) -> io::Result<Self> {
+        let claim = Self { draft: draft_path(path), path: path.to_owned() };
+        private_file(&claim.draft, text).map(|()| claim)
+    }
+
+    /// Gives it its name, which must not exist.
+    pub(crate) fn make(&self) -> io::Result<()> {
+        fs::hard_link(&self.draft, &self.path)?;
+        sync_entries(&self.path)
+    }
+
+    /// Its path, once it is made.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.draft);
+    }
 }
 
 /// Removes a file. `false`: it did not exist.

@@ -110,6 +110,21 @@ fn a_renewed_certificate_keeps_name_role_and_life() {
     assert!(matches!(denied(outcome), JoinDenied::NoCertificate));
 }
 
+#[test]
+fn a_token_keeps_its_use_where_there_is_no_room_for_the_record_of_the_member() {
+    let (lab, now) = (Lab::new("room"), SystemTime::now());
+    let (token, members) = (lab.token(|_| {}), lab.directory.join("authority/members"));
+    let _ = std::fs::remove_dir(&members);
+    std::fs::write(&members, "").unwrap();
+    let outcome = lab.admit(&token, "left", &certificate_request().unwrap().1, now);
+    assert!(matches!(denied(outcome), JoinDenied::Failed(_)));
+    std::fs::remove_file(&members).unwrap();
+    // Another key, which a use that was spent would not admit.
+    lab.admit(&token, "left", &certificate_request().unwrap().1, now).unwrap();
+    let left: Vec<_> = std::fs::read_dir(&members).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["left"], "no draft is left");
+}
+
 /// The key and the name are the same, but the removed member stays removed.
 #[test]
 fn a_removed_member_that_joins_again_with_its_key_cannot_renew_the_old_certificate() {

@@ -20,7 +20,9 @@ use super::removed::{MAX_KNOWN, REMOVED_MARGIN, RemovedMembers, latest_end};
 use crate::certificate::{Member, Role};
 use crate::clock::seconds;
 use crate::error::{IdentityError, failed};
-use crate::files::{claim_private_file, private_directory, read_private, remove_private_file, replace_private_file};
+use crate::files::{
+    Claim, claim_private_file, private_directory, read_private, remove_private_file, replace_private_file,
+};
 
 /// The most uses of a token: with more it would be a public service.
 pub(super) const MAX_USES: u32 = 1_000;
@@ -168,15 +170,17 @@ impl MemberStore {
         read(&self.members.join(name))
     }
 
-    /// Claims a name. `false`: it is taken.
-    pub(super) fn claim_name(&self, name: &str, record: &MemberRecord) -> Result<bool, IdentityError> {
+    /// Writes the record of a new member, without the name. With it, a use of a token is not claimed for a member that
+    /// then has no room on the disk.
+    pub(super) fn prepare_name(&self, name: &str, record: &MemberRecord) -> Result<Claim, IdentityError> {
         private_directory(&self.members).map_err(|source| failed(&self.members, source))?;
         let path = self.members.join(name);
-        match claim_private_file(&path, &encoded(record)?) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
-            Err(source) => Err(failed(&path, source)),
-        }
+        Claim::prepare(&path, &encoded(record)?).map_err(|source| failed(&path, source))
+    }
+
+    /// Claims a name. `false`: it is taken.
+    pub(super) fn claim_name(&self, name: &str, record: &MemberRecord) -> Result<bool, IdentityError> {
+        make_claim(&self.prepare_name(name, record)?)
     }
 
     /// Removes a member, also if its record is damaged. Its uses are taken from it first and stay spent, so that it
@@ -340,6 +344,15 @@ fn names(directory: &Path) -> Result<Vec<String>, IdentityError> {
         .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
         .filter(|name| !name.starts_with('.'))
         .collect())
+}
+
+/// `false`: the name is taken.
+pub(super) fn make_claim(claim: &Claim) -> Result<bool, IdentityError> {
+    match claim.make() {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+        Err(source) => Err(failed(claim.path(), source)),
+    }
 }
 
 fn encoded<T: Serialize + DeserializeOwned + Clone + Send + Sync + 'static>(

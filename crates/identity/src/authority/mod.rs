@@ -31,7 +31,7 @@ use rustls::pki_types::CertificateDer;
 
 pub use self::denied::JoinDenied;
 use self::issuer::{AuthorityChain, read_key};
-use self::member_store::{MAX_USES, MemberRecord, MemberStore, TokenRecord, is_expired, role};
+use self::member_store::{MAX_USES, MemberRecord, MemberStore, TokenRecord, is_expired, make_claim, role};
 pub use self::removed::{MAX_LIST_BYTES, RemovedMembers};
 pub use self::signed::{InvalidRemovals, MAX_SIGNED_BYTES, SignedRemovals};
 use crate::certificate::{Member, Role, Validity, cluster_name, is_label, pin};
@@ -424,19 +424,6 @@ impl Authority {
         if known.as_ref().is_some_and(|known| known.role != token.role) {
             return Err(JoinDenied::OtherRole(name.to_owned()));
         }
-        if !store.claim_use(joining.token, token, &joined_with, name)? {
-            return Err(JoinDenied::UsedUpToken);
-        }
-        // The token may have been revoked meanwhile, or it expired and was removed together with its uses.
-        match store.token(joining.token)? {
-            Some(token) if token.revoked => return Err(JoinDenied::RevokedToken),
-            Some(_) => {}
-            None => return Err(JoinDenied::ExpiredToken),
-        }
-        // The earlier answer did not arrive.
-        if let Some(known) = known {
-            return Ok(known.id);
-        }
         let record = MemberRecord {
             id: format!("{:016x}", fastrand::u64(..)),
             role: token.role.clone(),
@@ -445,7 +432,23 @@ impl Authority {
             token: joining.token.to_owned(),
             certificate_life: token.certificate_life,
         };
-        if store.claim_name(name, &record)? { Ok(record.id) } else { Err(JoinDenied::NameTaken(name.to_owned())) }
+        // On a full disk it fails here, and the token keeps its use.
+        let claim = if known.is_none() { Some(store.prepare_name(name, &record)?) } else { None };
+        if !store.claim_use(joining.token, token, &record.joined_with, name)? {
+            return Err(JoinDenied::UsedUpToken);
+        }
+        // The token may have been revoked meanwhile, or it expired and was removed together with its uses.
+        match store.token(joining.token)? {
+            Some(token) if token.revoked => return Err(JoinDenied::RevokedToken),
+            Some(_) => {}
+            None => return Err(JoinDenied::ExpiredToken),
+        }
+        match (known, claim) {
+            // The earlier answer did not arrive.
+            (Some(known), _) => Ok(known.id),
+            (None, Some(claim)) if make_claim(&claim)? => Ok(record.id),
+            (None, _) => Err(JoinDenied::NameTaken(name.to_owned())),
+        }
     }
 
     /// Renews the presented certificate, for the same name, role and life. The member may have joined at another issuer.

@@ -90,7 +90,16 @@ impl Identity {
     /// The same identity on a machine whose clock is ahead.
     #[must_use]
     pub fn ahead(&self, by: Duration) -> Self {
-        self.like_this(self, self.0.origin.clone(), Clock::ahead_by(by))
+        let (ahead, set) = self.with_own_clock();
+        set(i64::try_from(by.as_secs()).unwrap_or(i64::MAX));
+        ahead
+    }
+
+    /// The same identity on a machine of its own, and what sets its clock: the seconds by which it is ahead of the
+    /// system's.
+    pub fn with_own_clock(&self) -> (Self, impl Fn(i64) + Send + Sync + 'static) {
+        let (clock, set) = Clock::settable();
+        (self.like_this(self, self.0.origin.clone(), clock), move |ahead| set.set(ahead))
     }
 
     fn like_this(&self, other: &Self, origin: Origin, clock: Clock) -> Self {

@@ -371,6 +371,12 @@ pub fn ahead(identity: &Identity, by: Duration) -> Identity {
     identity.ahead(by)
 }
 
+/// The same identity on a machine of its own, and what sets its clock: the seconds by which it is ahead of the
+/// system's.
+pub fn with_own_clock(identity: &Identity) -> (Identity, impl Fn(i64) + Send + Sync + 'static) {
+    identity.with_own_clock()
+}
+
 /// An identity of this authority that is valid for this time, and never renewed.
 ///
 /// # Panics

@@ -1,13 +1,13 @@
-//! Members whose clock differs from the authority's, and members whose directory has a new identity by the time of
+//! Members whose clock differs from the authority's, or is set while they serve, and members whose directory has a new identity by the time of
 //! renewal.
 
 use std::time::{Duration, Instant};
 
-use callboard_net::testing::ahead;
+use callboard_net::testing::{ahead, with_own_clock};
 use callboard_net::{Identity, JoinError, QuicEdge, Role, join};
 
 use crate::common::{self, LONG, patient, until};
-use crate::lab::{Lab, builder, serve, shout, total, url};
+use crate::lab::{Lab, builder, serve, shout, total, url, word};
 
 /// Three quarters of a life ahead: each new certificate is due for renewal at once, with a quarter left.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -77,4 +77,62 @@ async fn joining_replaces_an_expired_identity_but_not_a_valid_one() {
     assert_eq!(join(&token, &lab.url(), &directory, Some("right")).await.unwrap().name(), "right");
     let error = join(&token, &lab.url(), &lab.directory.join("authority"), None).await.unwrap_err();
     assert!(matches!(error, JoinError::Identity(_)) && error.to_string().contains("is there already"), "{error}");
+}
+
+const HOUR: i64 = 3_600;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_by_an_hour_under_a_member_renews_it_early_and_ends_no_call() {
+    let lab = Lab::start("clock").await;
+    let token = lab.token(|spec| spec.certificate_life = Duration::from_secs(80 * 60));
+    let (member, set) = with_own_clock(&lab.join(&token, "left").await.unwrap());
+    let (edge, _node) = serve(member.clone()).await;
+    let desk = lab.member(Role::Client, "desk").await;
+    let calling = builder(&desk).connect(&url(&edge)).await.unwrap();
+    let called = builder(&member).connect(&url(&lab.edge)).await.unwrap();
+    let both = async || assert_eq!((shout(&calling).await, shout(&called).await), ("A".to_owned(), "A".to_owned()));
+    both().await;
+
+    set(HOUR);
+    until(|| total(&edge, "certificate_renewals") > 0).await;
+    both().await;
+    let renewed = member.validity();
+    // Back to the right time, and further: no renewal is due then, and what is open stays.
+    for ahead in [0, -HOUR] {
+        set(ahead);
+        both().await;
+    }
+    assert_eq!((member.validity(), total(&edge, "certificate_renewals_failed")), (renewed, 0));
+    // All certificates of the others are of the future for it.
+    let error = builder(&member).connect(&url(&lab.edge)).await.unwrap_err();
+    assert!(error.to_string().contains("not valid yet"), "{error}");
+    set(0);
+    let again = builder(&member).connect(&url(&lab.edge)).await.unwrap();
+    assert_eq!(shout(&again).await, "A");
+    both().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_clock_that_is_set_by_an_hour_under_an_authority_spends_no_token_and_ends_no_call() {
+    let lab = Lab::start("clock-of-authority").await;
+    let (authority, set) = with_own_clock(&Identity::open(&lab.directory.join("authority")).unwrap());
+    let (edge, _node) = serve(authority).await;
+    let token = lab.token(|spec| spec.expires_in = Duration::from_secs(30 * 60));
+    let desk = lab.member(Role::Client, "desk").await;
+    let calling = builder(&desk).connect(&url(&edge)).await.unwrap();
+    let join_it =
+        async |name: &str| join(&token, &url(&edge).parse().unwrap(), &lab.directory.join(name), Some(name)).await;
+
+    set(HOUR);
+    let error = join_it("left").await.unwrap_err();
+    assert_eq!(word(&error), "expired_token", "{error}");
+    assert_eq!(shout(&calling).await, "A");
+    // Its own clock is behind: the token is of its past, and the certificate of the client of its future.
+    set(-HOUR);
+    assert_eq!(shout(&calling).await, "A");
+    let error = builder(&desk).connect(&url(&edge)).await.unwrap_err();
+    assert!(error.to_string().contains("not valid yet"), "{error}");
+    set(0);
+    assert_eq!(join_it("left").await.unwrap().name(), "left");
+    assert_eq!(shout(&builder(&desk).connect(&url(&edge)).await.unwrap()).await, "A");
 }
