@@ -18,6 +18,9 @@ pub(crate) enum GossipError {
     /// A member speaks for itself only.
     #[error("the source of a message is not the member that sent it")]
     ForeignSource,
+    /// A member floods this node: what it says is told by others as well.
+    #[error("a member sends more than a hundred messages of gossip a second")]
+    TooMany,
     #[error(
         "the member that sent gossip has generation {generation} and bump {bump}: at most a day ahead, and 1048576"
     )]

@@ -6,10 +6,11 @@ use foca::{Header, Member, Message, State};
 
 use super::error::GossipError;
 use super::message::{Gossip, Sourced};
-use super::sim::{id, name};
+use super::sim::{Loss, Sim, id, name};
 use super::state::{MAX_LIST_BYTES, MAX_MEMBERS, MAX_TIMERS};
 use super::swim::Swim;
-use super::tests::{Lone, secs};
+use super::tellers::{MAX_STRANGERS, PLACES};
+use super::tests::{Lone, secs, seed};
 use super::{MemberId, Output};
 
 impl Lone {
@@ -19,8 +20,14 @@ impl Lone {
     }
 
     fn heard(&mut self, gossip: Gossip) -> Vec<Output> {
-        let message = Sourced { source: id(1, 1), gossip }.to_bytes();
-        self.node.received(&name(1), &message, self.now).expect("a valid message");
+        self.heard_of(1, gossip)
+    }
+
+    /// A member says this, no sooner than it may.
+    fn heard_of(&mut self, number: usize, gossip: Gossip) -> Vec<Output> {
+        self.now += Duration::from_millis(10);
+        let message = Sourced { source: id(number, 1), gossip }.to_bytes();
+        self.node.received(&name(number), &message, self.now).expect("a valid message");
         std::iter::from_fn(|| self.node.poll_output()).collect()
     }
 }
@@ -88,10 +95,8 @@ fn made_up_lives_and_deaths_do_not_pile_up() {
 fn the_lists_of_a_thousand_members_with_long_names_are_cut() {
     let mut lone = Lone::with_members(1);
     let long = |number: usize| MemberId { name: format!("{number:063}").into(), ..id(number, 1) };
-    for first in (2..MAX_MEMBERS + 1).step_by(100) {
-        let numbers = first..(first + 100).min(MAX_MEMBERS + 1);
-        lone.told(numbers.map(|number| Member::alive(long(number))).collect());
-    }
+    lone.meet((2..MAX_MEMBERS + 1).map(long));
+    std::iter::from_fn(|| lone.node.poll_output()).for_each(drop);
     assert_eq!(lone.node.members().count(), MAX_MEMBERS);
     let asked = [
         (Gossip::Buckets(Box::default()), true),
@@ -119,4 +124,118 @@ fn a_refused_port_is_the_death_of_the_member_that_was_connected_there_only() {
     assert_eq!([1, 2].map(|number| lone.state(number)), [Some(State::Alive); 2]);
     lone.node.refused(&name(2), id(2, 1).address, lone.now);
     assert_eq!([1, 2].map(|number| lone.state(number)), [Some(State::Alive), Some(State::Down)]);
+}
+
+fn alive(numbers: std::ops::Range<usize>) -> Vec<Member<MemberId>> {
+    numbers.map(|number| Member::alive(id(number, 1))).collect()
+}
+
+#[test]
+fn the_word_of_one_member_makes_few_strangers_known_until_some_are_heard() {
+    let mut lone = Lone::with_members(1);
+    let known = |lone: &Lone| lone.node.members().count() - 1;
+    lone.told(alive(100..1_000));
+    lone.told(alive(1_000..2_000));
+    assert_eq!(known(&lone), PLACES);
+    // Nobody is told of them: neither by lists nor by rumours.
+    let sent = lone.heard(Gossip::Members { mask: u64::MAX, wants_answer: true, members: Vec::new() });
+    let sent = sent.into_iter().chain(lone.pass(secs(1.0), &[1], |_| false));
+    let mut messages = 0;
+    for output in sent {
+        let Output::Send { message, .. } = output else { continue };
+        let named = match Sourced::read(&message).unwrap().gossip {
+            Gossip::Swim(swim) => swim.members,
+            Gossip::Members { members, .. } => members,
+            _ => Vec::new(),
+        };
+        messages += 1;
+        // What this node finds out itself it tells: that they do not answer.
+        let is_told = |member: &Member<MemberId>| member.state() == State::Alive && *member.id().name >= *name(100);
+        assert!(!named.iter().any(is_told), "{named:?}");
+    }
+    assert!(messages > 5, "{messages}");
+    for number in (100..2_000).filter(|number| lone.state(*number).is_some()).collect::<Vec<_>>() {
+        lone.node.connected(&name(number).into(), (false, false), lone.now);
+    }
+    lone.told(alive(2_000..3_000));
+    assert_eq!(known(&lone), 3 * PLACES, "twice as many after those were heard");
+}
+
+#[test]
+fn a_stranger_that_is_dead_takes_a_place_again_with_each_life() {
+    let mut lone = Lone::with_members(1);
+    lone.told(alive(100..100 + PLACES));
+    lone.pass(secs(60.0), &[1], |lone| {
+        lone.node.members().all(|(id, state)| *id.name == *name(1) || state == State::Down)
+    });
+    assert_eq!(lone.state(100), Some(State::Down));
+    // The places are held still: these are the same strangers.
+    lone.told((100..100 + PLACES).map(|number| Member::alive(id(number, 2))).collect());
+    assert_eq!(lone.state(100), Some(State::Alive));
+    lone.pass(secs(700.0), &[1], |_| false);
+    lone.told(alive(300..300 + PLACES));
+    assert_eq!((lone.state(100), lone.state(300)), (Some(State::Down), Some(State::Alive)));
+    lone.told((100..100 + PLACES).map(|number| Member::alive(id(number, 3))).collect());
+    assert_eq!(lone.state(100), Some(State::Down));
+    // A death of a stranger is no news, nor a suspicion.
+    let (dead, suspected) = (Member::down(id(500, 1)), Member::new(id(501, 1), 0, State::Suspect));
+    lone.told(vec![dead, suspected]);
+    assert_eq!([500, 501].map(|number| lone.state(number)), [None, None]);
+}
+
+#[test]
+fn a_member_that_is_heard_has_room_where_liars_have_filled_the_list() {
+    let (liars, heard) = (40, MAX_MEMBERS - 100);
+    let mut lone = Lone::with_members(liars);
+    for liar in 1..=liars {
+        let members = alive(liar * 100..liar * 100 + 100);
+        lone.heard_of(liar, Gossip::Members { mask: u64::MAX, wants_answer: false, members });
+    }
+    assert_eq!(lone.node.members().count(), liars + MAX_STRANGERS);
+    for number in 5_000..5_000 + heard {
+        lone.heard_of(number, Gossip::Members { mask: 0, wants_answer: false, members: alive(number..number + 1) });
+    }
+    assert_eq!(lone.node.members().count(), MAX_MEMBERS);
+    assert!((5_000..5_000 + heard).all(|number| lone.state(number) == Some(State::Alive)));
+}
+
+/// A member of ten that makes up others for ten seconds, while an honest one joins through it.
+#[test]
+fn what_one_member_makes_up_reaches_nobody_else_and_a_newcomer_is_known_as_soon_as_ever() {
+    let mut sim = Sim::joined(10, seed(), Loss::Delayed(0.05));
+    let up = |sim: &Sim, node: usize| {
+        sim.nodes[node].membership.members().filter(|(_, state)| *state != State::Down).count()
+    };
+    for round in 0..100 {
+        let source = sim.nodes[0].membership.own().clone();
+        let members = alive(1_000 + round % 20 * 100..1_100 + round % 20 * 100);
+        let message = Sourced { source, gossip: Gossip::Members { mask: 0, wants_answer: false, members } }.to_bytes();
+        sim.deliver(0, 1, &message);
+        if round == 50 {
+            let joined = sim.add();
+            sim.connect(joined, 0);
+        }
+        sim.run(secs(0.1));
+        // Each of the others may have given its teller a place.
+        assert!(up(&sim, 1) <= 21 + PLACES, "{} members", up(&sim, 1));
+        assert!((2..10).all(|node| up(&sim, node) <= 10));
+    }
+    assert!((1..10).all(|node| sim.nodes[node].membership.members().any(|(member, _)| *member.name == *name(10))));
+    let took = sim.run_until(secs(60.0), Sim::agrees).expect("one view");
+    println!("what was made up is gone after {took:.1?}");
+    assert_eq!((sim.false_deaths, sim.renewals()), (0, 0));
+}
+
+#[test]
+fn a_flood_of_messages_is_not_read() {
+    let mut lone = Lone::with_members(2);
+    let message = Sourced { source: id(1, 1), gossip: Gossip::Digest(1) }.to_bytes();
+    let mut read = 0;
+    while lone.node.received(&name(1), &message, lone.now).is_ok() {
+        read += 1;
+    }
+    assert!((200..300).contains(&read), "{read} messages");
+    assert_eq!(lone.node.received(&name(1), &message, lone.now), Err(GossipError::TooMany));
+    let other = Sourced { source: id(2, 1), gossip: Gossip::Digest(1) }.to_bytes();
+    assert_eq!(lone.node.received(&name(2), &other, lone.now), Ok(()), "others are heard");
 }

@@ -12,12 +12,14 @@
 //!   stopped gets its time back.
 //! * **Full:** at most 1,024 members are known. A dead one makes room; without one, a new member is ignored.
 //! * **Late:** a timer that fires late is delivered late; more than half a second of lateness moves all timers.
-//! * **Untrusted:** a message counts only on a connection of the member that it names as its source, and its decoder
-//!   is bounded. Any member may call another one dead: that one takes a new identity, and the accuser is reported.
+//! * **Untrusted:** a message counts only on a connection of the member that it names as its source, its decoder is
+//!   bounded, and so are the messages of one member and the strangers that it makes known (`tellers.rs`). Any member may
+//!   call another one dead: that one takes a new identity, and the accuser is reported.
 
 mod actor;
 mod codec;
 mod digest;
+mod effects;
 mod error;
 #[cfg(feature = "testing")]
 mod forger;
@@ -33,6 +35,7 @@ mod report_codec;
 mod reports;
 mod state;
 mod swim;
+mod tellers;
 mod view;
 
 #[cfg(test)]

@@ -248,7 +248,7 @@ impl Sim {
     /// A dial that may succeed.
     pub(super) fn connect(&mut self, a: usize, b: usize) {
         let pair = (a.min(b), a.max(b));
-        if a == b || self.connected.contains(&pair) || self.waiting.contains_key(&pair) {
+        if a == b || pair.1 >= self.nodes.len() || self.connected.contains(&pair) || self.waiting.contains_key(&pair) {
             return;
         }
         if !self.nodes[a].is_alive || !self.nodes[b].is_alive || (self.cut)(a, b) {
@@ -429,9 +429,10 @@ impl Sim {
                 Output::Up(member) => self.connect(number, self::number(&member.name)),
                 Output::Down { member, .. } => {
                     let dead = self::number(&member.name);
-                    if self.nodes[dead].is_alive && *self.nodes[dead].membership.own() == member {
-                        self.false_deaths += 1;
-                    }
+                    // Without a node, it is made up.
+                    let node = self.nodes.get(dead);
+                    self.false_deaths +=
+                        usize::from(node.is_some_and(|node| node.is_alive && *node.membership.own() == member));
                     self.nodes[number].learnt.push((dead, self.now));
                 }
                 Output::Renewed(_) => self.nodes[number].renewals += 1,

@@ -11,13 +11,14 @@ use bytes::Bytes;
 use callboard_core::Instant;
 use callboard_core::remote::NodeReport;
 use callboard_identity::HeldLists;
-use foca::{Foca, Member, Message, NoCustomBroadcast, Notification, Runtime, State, Timer};
+use foca::{Foca, Member, Message, NoCustomBroadcast, State, Timer};
 use rand::rngs::SmallRng;
 use rand::seq::IteratorRandom;
 use rand::{RngExt, SeedableRng};
 
-use super::codec::{Reader, member_bytes};
+use super::codec::member_bytes;
 use super::digest::{BUCKETS, Buckets, bucket};
+use super::effects::{Due, Effect, Effects};
 use super::error::GossipError;
 use super::identity::MemberId;
 use super::isolation::Isolation;
@@ -26,6 +27,7 @@ use super::profile::MembershipProfile;
 use super::removals::Removals;
 use super::reports::{LiveGenerations, Reports};
 use super::swim::{Swim, SwimCodec};
+use super::tellers::Tellers;
 
 /// The most known members, living and dead. Threat: a member that tells of an endless number of others.
 pub(crate) const MAX_MEMBERS: usize = 1_024;
@@ -46,6 +48,9 @@ pub(super) const MAX_LIST_BYTES: usize = 16 << 10;
 /// From this many timers on, those that were superseded are dropped: fewer than twice the members are left. Threat: a
 /// member that makes up lives and deaths, each of which is remembered for a day.
 pub(super) const MAX_TIMERS: usize = 8 * MAX_MEMBERS;
+
+/// A message with more members than this is read with a table of the known ones.
+const FEW: usize = 16;
 
 /// What the shell has to do, or to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,6 +80,7 @@ pub(crate) struct Membership {
     foca: Foca<MemberId, SwimCodec, SmallRng, NoCustomBroadcast>,
     effects: Effects,
     isolation: Isolation,
+    tellers: Tellers,
     profile: MembershipProfile,
     random: SmallRng,
     timers: BinaryHeap<Reverse<Due>>,
@@ -104,9 +110,10 @@ impl Membership {
         let next_exchange = now + profile.exchange_every().mul_f64(random.random());
         let clock = own.generation;
         Self {
-            effects: Effects { now, sent_by: own.clone(), incarnation: 0, collected: Vec::new() },
+            effects: Effects::new(own.clone(), now),
             foca: Foca::new(own, profile.config(), choices, SwimCodec),
             isolation: Isolation::new(profile.probe_period(), profile.suspicion(), now),
+            tellers: Tellers::default(),
             profile,
             random,
             timers: BinaryHeap::new(),
@@ -182,6 +189,7 @@ impl Membership {
             return;
         }
         self.effects.now = now;
+        self.tellers.heard(name);
         let is_up = |member: &Member<MemberId>| member.id().name == *name && member.state() == State::Alive;
         if !self.foca.iter_members().any(is_up) {
             self.send_digest(Arc::clone(name));
@@ -223,8 +231,11 @@ impl Membership {
     ///
     /// # Errors
     ///
-    /// An invalid message, or one of another member. It has changed nothing.
+    /// An invalid message, one of another member, or one of too many. It has changed nothing.
     pub(crate) fn received(&mut self, from: &str, bytes: &[u8], now: Instant) -> Result<(), GossipError> {
+        if !self.tellers.may_tell(from, now) {
+            return Err(GossipError::TooMany);
+        }
         let Sourced { source, gossip } = Sourced::read(bytes)?;
         if *source.name != *from || source.name == self.own().name {
             return Err(GossipError::ForeignSource);
@@ -234,6 +245,7 @@ impl Membership {
             return Err(GossipError::Implausible { generation, bump });
         }
         self.effects.now = now;
+        self.tellers.heard(from);
         if self.isolation.heard(now) {
             let suspects = self.foca.iter_members().filter(|member| member.state() == State::Suspect);
             let suspects: Vec<_> = suspects.map(|member| Arc::clone(&member.id().name)).collect();
@@ -286,17 +298,16 @@ impl Membership {
 
     fn received_swim(&mut self, mut swim: Swim, bytes: &[u8]) -> Result<(), GossipError> {
         let sent = swim.members.len();
-        let mut room = self.room_for(sent + 1);
+        let mut told = self.told(&swim.header.src.name, sent + 1);
         let source = Member::new(swim.header.src.clone(), 0, State::Alive);
-        if !self.admits(&source, &mut room, &swim.header.src.name) {
+        if !self.admits(&source, &mut told) {
             return Ok(());
         }
         let condemns = swim.header.message == Message::TurnUndead && swim.header.dst == *self.own();
         if condemns && !self.may_renew() {
             return Ok(());
         }
-        let by = Arc::clone(&swim.header.src.name);
-        swim.members.retain(|member| self.admits(member, &mut room, &by));
+        swim.members.retain(|member| self.admits(member, &mut told));
         let data = if swim.members.len() == sent { bytes } else { &swim.to_bytes()? };
         self.foca.handle_data(data, &mut self.effects)?;
         Ok(())
@@ -310,13 +321,9 @@ impl Membership {
         wants_answer: bool,
         listed: Vec<Member<MemberId>>,
     ) -> Result<(), GossipError> {
-        let mut room = self.room_for(listed.len());
+        let mut told = self.told(&source.name, listed.len());
         let mut news = listed.clone();
-        news.retain(|member| {
-            // A death of a stranger is no news: dead members would never be forgotten by all.
-            let is_known = member.state() != State::Down || self.knows(&member.id().name) || self.is_own(member);
-            is_known && self.admits(member, &mut room, &source.name)
-        });
+        news.retain(|member| self.admits(member, &mut told));
         self.foca.apply_many(news.into_iter(), true, &mut self.effects)?;
         self.has_list = true;
         if wants_answer {
@@ -363,6 +370,7 @@ impl Membership {
         }
         if self.next_exchange <= now {
             self.next_exchange = now + self.profile.exchange_every();
+            self.sweep_tellers();
             self.exchange();
         }
         if self.reports.next_round().is_some_and(|at| at <= now) {
@@ -379,6 +387,7 @@ impl Membership {
     /// This process was stopped for `gap`: its timers move, so that it reads what has arrived before it judges others.
     fn give_back(&mut self, gap: Duration) {
         self.isolation.give_back(gap);
+        self.tellers.give_back(gap);
         self.next_exchange += gap;
         self.next_renewal += gap;
         self.reports.give_back(gap);
@@ -457,10 +466,11 @@ impl Membership {
         self.outputs.push_back(Output::Send { to, message });
     }
 
-    /// All members, and this node.
+    /// All members that were heard, and this node.
     fn list(&self) -> Vec<Member<MemberId>> {
         let own = Member::new(self.own().clone(), self.effects.incarnation_of(self.own()), State::Alive);
-        self.foca.iter_membership_state().cloned().chain([own]).collect()
+        let heard = self.foca.iter_membership_state().filter(|member| !self.tellers.is_stranger(&member.id().name));
+        heard.cloned().chain([own]).collect()
     }
 
     fn in_buckets(&self, mask: u64) -> Vec<Member<MemberId>> {
@@ -469,12 +479,20 @@ impl Membership {
         list
     }
 
-    fn is_own(&self, member: &Member<MemberId>) -> bool {
-        member.id().name == self.own().name
+    /// What is known of the members of a message, which has this many.
+    fn told(&self, by: &Arc<str>, members: usize) -> Told {
+        let known = (members > FEW).then(|| {
+            let all = self.foca.iter_membership_state();
+            all.map(|member| (Arc::clone(&member.id().name), member.clone())).collect()
+        });
+        Told { by: Arc::clone(by), room: self.room_for(members), named: HashSet::new(), known }
     }
 
-    fn knows(&self, name: &str) -> bool {
-        self.foca.iter_membership_state().any(|member| &*member.id().name == name)
+    fn known(&self, name: &str, told: &Told) -> Option<Member<MemberId>> {
+        match &told.known {
+            Some(known) => known.get(name).cloned(),
+            None => self.foca.iter_membership_state().find(|member| *member.id().name == *name).cloned(),
+        }
     }
 
     /// The room for new members. `None`: `count` new ones fit in any case.
@@ -484,14 +502,14 @@ impl Membership {
     }
 
     /// Whether foca is to know of this member.
-    fn admits(&mut self, member: &Member<MemberId>, room: &mut Option<usize>, by: &Arc<str>) -> bool {
+    fn admits(&mut self, member: &Member<MemberId>, told: &mut Told) -> bool {
         let (own, id) = (self.foca.identity(), member.id());
         if id != own && !id.is_plausible(self.clock) {
             return false;
         }
         if id.name == own.name {
             if id == own && member.state() != State::Alive {
-                self.outputs.push_back(Output::Accused { by: Arc::clone(by), state: member.state() });
+                self.outputs.push_back(Output::Accused { by: Arc::clone(&told.by), state: member.state() });
             }
             if id.is_newer_than(own) && self.taken.as_ref().is_none_or(|taken| id.is_newer_than(taken)) {
                 self.taken = Some(id.clone());
@@ -505,17 +523,68 @@ impl Membership {
             };
             return is_own && (!condemns || self.may_renew());
         }
-        let Some(left) = room.as_mut().filter(|_| !self.knows(&id.name)) else { return true };
-        if *left == 0 {
-            let Some(down) = self.foca.iter_membership_state().find(|member| member.state() == State::Down) else {
-                return false;
-            };
-            let forget = Timer::RemoveDown(down.id().clone());
-            let _ = self.foca.handle_timer(forget, &mut self.effects);
+        if id.name == told.by {
+            return self.makes_room(told, true);
+        }
+        // No honest message has a name twice.
+        if !told.named.insert(Arc::clone(&id.name)) {
+            return false;
+        }
+        let known = self.known(&id.name, told);
+        let begins = match &known {
+            None => true,
+            Some(known) => known.state() == State::Down && id.is_newer_than(known.id()),
+        };
+        if !begins {
             return true;
         }
-        *left -= 1;
+        // A death or a suspicion of a stranger is no news: dead members would never be forgotten by all.
+        if member.state() != State::Alive {
+            return known.is_some();
+        }
+        self.tellers.introduce(&id.name, &told.by, self.effects.now)
+            && (known.is_some() || self.makes_room(told, false))
+    }
+
+    /// Whether there is room for a member that may be new. The dead make room, and strangers for members that are
+    /// `heard`.
+    fn makes_room(&mut self, told: &mut Told, heard: bool) -> bool {
+        let is_known = heard && self.known(&told.by, told).is_some();
+        let Some(left) = told.room.as_mut().filter(|_| !is_known) else { return true };
+        if *left > 0 {
+            *left -= 1;
+            return true;
+        }
+        let all = || self.foca.iter_membership_state();
+        let is_stranger = |member: &&Member<MemberId>| self.tellers.is_stranger(&member.id().name);
+        let given_up = match all().find(|member| member.state() == State::Down) {
+            None if heard => all().find(is_stranger),
+            dead => dead,
+        };
+        let Some(given_up) = given_up.map(|member| member.id().clone()) else { return false };
+        // It is told to nobody. Both fail only if a message cannot be encoded.
+        let down = std::iter::once(Member::down(given_up.clone()));
+        let _ = self.foca.apply_many(down, false, &mut self.effects);
+        let _ = self.foca.handle_timer(Timer::RemoveDown(given_up), &mut self.effects);
         true
+    }
+
+    fn sweep_tellers(&mut self) {
+        let up: HashSet<_> = self.foca.iter_members().map(|member| Arc::clone(&member.id().name)).collect();
+        self.tellers.sweep(self.effects.now, |name| up.contains(name));
+    }
+
+    /// A message of SWIM, without the strangers that are up: others believe this node.
+    fn without_strangers(&self, message: Bytes) -> Bytes {
+        let Ok(mut swim) = Swim::read(&message[2..]) else { return message };
+        let sent = swim.members.len();
+        let is_told =
+            |member: &Member<MemberId>| member.state() != State::Alive || !self.tellers.is_stranger(&member.id().name);
+        swim.members.retain(is_told);
+        match swim.to_bytes() {
+            Ok(bytes) if swim.members.len() != sent => swim_bytes(&bytes),
+            _ => message,
+        }
     }
 
     /// Whether this node, which was called dead, takes a new identity now; otherwise it does so later.
@@ -546,7 +615,10 @@ impl Membership {
         }
         for effect in std::mem::take(&mut self.effects.collected) {
             match effect {
-                Effect::Send(to, message) => self.outputs.push_back(Output::Send { to, message }),
+                Effect::Send(to, message) => {
+                    let message = if self.tellers.has_strangers() { self.without_strangers(message) } else { message };
+                    self.outputs.push_back(Output::Send { to, message });
+                }
                 Effect::Timer(at, timer) => {
                     if let Timer::ChangeSuspectToDown { member_id, .. } = &timer {
                         self.outputs.push_back(Output::Suspected(member_id.clone()));
@@ -602,6 +674,17 @@ impl Membership {
     }
 }
 
+/// What a message says of others, while it is read.
+struct Told {
+    by: Arc<str>,
+    /// The room for new members. `None`: all of the message fit.
+    room: Option<usize>,
+    /// The members that it has named.
+    named: HashSet<Arc<str>>,
+    /// The known members by name, if the message is long.
+    known: Option<HashMap<Arc<str>, Member<MemberId>>>,
+}
+
 impl std::fmt::Debug for Membership {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Membership").field("own", self.own()).finish_non_exhaustive()
@@ -612,83 +695,4 @@ impl std::fmt::Debug for Membership {
 fn live_generations(foca: &Foca<MemberId, SwimCodec, SmallRng, NoCustomBroadcast>) -> LiveGenerations {
     let ids = foca.iter_members().map(Member::id);
     ids.map(|id| (Arc::clone(&id.name), id.generation)).collect()
-}
-
-/// A timer of foca.
-#[derive(Debug)]
-struct Due {
-    at: Instant,
-    order: u64,
-    timer: Timer<MemberId>,
-}
-
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.order == other.order
-    }
-}
-
-impl Eq for Due {}
-
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.order).cmp(&(other.at, other.order))
-    }
-}
-
-/// What foca wants to happen.
-#[derive(Debug)]
-enum Effect {
-    Send(Arc<str>, Bytes),
-    Timer(Instant, Timer<MemberId>),
-    Up(MemberId),
-    Renamed(MemberId),
-    Down(MemberId),
-    Renewed(MemberId),
-}
-
-/// Collects it.
-#[derive(Debug)]
-struct Effects {
-    now: Instant,
-    /// The identity and the incarnation of the last message: foca has no getter for the incarnation.
-    sent_by: MemberId,
-    incarnation: u16,
-    collected: Vec<Effect>,
-}
-
-impl Effects {
-    fn incarnation_of(&self, own: &MemberId) -> u16 {
-        if self.sent_by == *own { self.incarnation } else { 0 }
-    }
-}
-
-impl Runtime<MemberId> for Effects {
-    fn notify(&mut self, notification: Notification<'_, MemberId>) {
-        self.collected.push(match notification {
-            Notification::MemberUp(id) => Effect::Up(id.clone()),
-            Notification::Rename(_, id) => Effect::Renamed(id.clone()),
-            Notification::MemberDown(id) => Effect::Down(id.clone()),
-            Notification::Rejoin(id) => Effect::Renewed(id.clone()),
-            _ => return,
-        });
-    }
-
-    fn send_to(&mut self, to: MemberId, data: &[u8]) {
-        let mut reader = Reader::new(data);
-        if let (Ok(id), Ok(incarnation)) = (reader.id(), reader.u16("an incarnation")) {
-            (self.sent_by, self.incarnation) = (id, incarnation);
-        }
-        self.collected.push(Effect::Send(to.name, swim_bytes(data)));
-    }
-
-    fn submit_after(&mut self, event: Timer<MemberId>, after: Duration) {
-        self.collected.push(Effect::Timer(self.now + after, event));
-    }
 }

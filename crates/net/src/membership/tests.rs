@@ -13,6 +13,7 @@ use super::reports::Version;
 use super::sim::{Loss, Sim, id, name};
 use super::state::MAX_MEMBERS;
 use super::swim::Swim;
+use super::tellers::PLACES;
 use super::{MemberId, Membership, MembershipProfile, Output};
 
 /// The parts of packets that are lost.
@@ -229,6 +230,18 @@ impl Lone {
         lone
     }
 
+    /// The first member tells of these, and each has a connection then.
+    pub(super) fn meet(&mut self, members: impl Iterator<Item = MemberId>) {
+        let members: Vec<_> = members.collect();
+        for some in members.chunks(PLACES) {
+            let listed = some.iter().cloned().map(Member::alive).collect();
+            let gossip = Gossip::Members { mask: u64::MAX, wants_answer: false, members: listed };
+            let message = Sourced { source: id(1, 1), gossip }.to_bytes();
+            self.node.received(&name(1), &message, self.now).expect("a valid message");
+            some.iter().for_each(|member| self.node.connected(&member.name, (false, false), self.now));
+        }
+    }
+
     /// A member speaks, and refutes a suspicion.
     fn hear(&mut self, number: usize) {
         self.incarnations[number] += u16::from(self.state(number) == Some(State::Suspect));
@@ -333,10 +346,7 @@ fn at_most_a_thousand_members_are_known_and_the_dead_make_room() {
         Sourced { source: id(1, 1), gossip }.to_bytes()
     };
     let known = |lone: &Lone| lone.node.members().count();
-    for part in 0..20 {
-        let numbers = 2 + part * 100..2 + (part + 1) * 100;
-        lone.node.received(&name(1), &list(numbers, State::Alive), lone.now).unwrap();
-    }
+    lone.meet((2..2_000).map(|number| id(number, 1)));
     assert_eq!(known(&lone), MAX_MEMBERS);
     // Two of them are dead, and make room for two of the rest.
     lone.node.received(&name(1), &list(2..4, State::Down), lone.now).unwrap();
