@@ -14,17 +14,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from callboard._api import ON_START, ON_STOP
 from callboard._awaiting import settled, wait
 from callboard._context import Context, SetupContext
 from callboard._envelope import decode, encode
 from callboard._errors import forget
-from callboard._messages import Start
 from callboard._runner import Cancelled, Failure, Runner, hook_arguments
 from callboard._said import said
 from callboard._target import Route, TargetError, error_parameter
+
+if TYPE_CHECKING:
+    from callboard._messages import Start
 
 log = logging.getLogger("callboard")
 
