@@ -16,7 +16,7 @@ mod spans;
 mod stack_text;
 mod trace_context;
 
-pub use access_log::{AccessLog, AccessRecord, AccessSink, truncate_for_log};
+pub use access_log::{AccessLog, AccessRecord, AccessSink, rfc_3339, truncate_for_log};
 pub use active_text::is_active;
 #[cfg(feature = "otlp")]
 pub use otlp::{OTEL_ENDPOINT, OtlpConfig, OtlpEnvError, SpanExporter, SpanMetrics};

@@ -132,9 +132,11 @@ const SETTABLE: &str = "accept, authorization, content-encoding, content-type, g
                         x-request-timeout-ms";
 
 /// All response headers of the edge that a page may read, besides those that it may always read.
-const READABLE: &str = "cache-status, inference-header-content-length, location, openai-processing-ms, request-id, \
-                        retry-after, retry-after-ms, server-timing, traceparent, www-authenticate, \
-                        x-callboard-timeline, x-ratelimit-limit-requests, x-ratelimit-remaining-requests, \
+const READABLE: &str = "anthropic-ratelimit-requests-limit, anthropic-ratelimit-requests-remaining, \
+                        anthropic-ratelimit-requests-reset, cache-status, inference-header-content-length, location, \
+                        openai-processing-ms, request-id, retry-after, retry-after-ms, server-timing, traceparent, \
+                        www-authenticate, x-callboard-timeline, x-ratelimit-limit-requests, \
+                        x-ratelimit-remaining-requests, \
                         x-ratelimit-reset-requests, x-request-id, x-should-retry";
 
 /// The reason why a list of origins is invalid.

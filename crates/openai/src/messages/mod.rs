@@ -1,12 +1,13 @@
 //! Anthropic's Messages API: `POST /v1/messages` in front of the routes that chat.
 //!
 //! A request becomes one of chat (`conversation`), runs as one, and its answer becomes a message (`answer`); errors
-//! have the form of that API (`error`). The wire is that of Anthropic's Python library 2.14.
+//! have the form of that API (`error`), and headers tell what is left of the rate of a key (`rate`). The wire is that of Anthropic's Python library 2.14.
 
 mod answer;
 mod conversation;
 mod document;
 mod error;
+mod rate;
 
 use std::sync::Arc;
 
@@ -16,10 +17,11 @@ use callboard_http::axum::http::Method;
 use callboard_http::axum::http::header::HeaderName;
 use callboard_http::axum::response::Response;
 use callboard_http::protocol::{
-    ApiError, Claims, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext,
+    ApiError, Claims, KeyHolder, Protocol, ProtocolAnswer, ProtocolDocument, ProtocolRequest, RequestContext,
 };
 use serde_json::Value;
 
+use self::rate::add_rate;
 use crate::error::response_with;
 use crate::generate;
 use crate::request::ModelRequest;
@@ -76,12 +78,18 @@ impl Protocol for MessagesProtocol {
     }
 
     fn answer<'a>(&'a self, context: RequestContext<'a>, request: ProtocolRequest<'a>) -> ProtocolAnswer<'a> {
-        Box::pin(Self::answer(*self, context, request))
+        Box::pin(async move {
+            let mut response = Self::answer(*self, context, request).await?;
+            add_rate(response.headers_mut(), context.key_holder.and_then(KeyHolder::rate_left));
+            Ok(response)
+        })
     }
 
     fn error_response(&self, error: ApiError) -> Response {
         // A text can always be written.
-        response_with(&error, serde_json::to_vec(&error::body(&error)).unwrap_or_default())
+        let mut response = response_with(&error, serde_json::to_vec(&error::body(&error)).unwrap_or_default());
+        add_rate(response.headers_mut(), error.rate_left());
+        response
     }
 
     fn request_id_header(&self) -> Option<HeaderName> {

@@ -2,6 +2,7 @@
 
 use callboard_codec::Value as Input;
 use callboard_core::{App, RouteSpec, Stage, StreamStage, Task};
+use callboard_http::{ApiKeys, HttpConfig};
 use futures_util::stream;
 use serde_json::{Value, json};
 
@@ -300,4 +301,29 @@ async fn refusals_have_the_form_of_the_api() {
     assert_eq!(served.get("/v1/messages").await.status, 405);
     let counting = served.post("/v1/messages/count_tokens", &ask("mirror", hello(), json!({}))).await;
     assert_eq!((counting.status, &counting.json()["error"]["type"]), (404, &json!("not_found_error")));
+}
+
+#[tokio::test]
+async fn an_answer_tells_what_is_left_of_the_limit_of_its_key() {
+    let keys = ApiKeys::parse("ann a-key-that-nobody-guesses 1/h\nbob another-key-nobody-guesses").unwrap();
+    let config = HttpConfig { api_keys: Some(keys), ..HttpConfig::default() };
+    let served = Served::with(App::new().mount(mirror()), config).await;
+    let ask_as = async |key: &str, more: Value| {
+        let answer = served.post_with("/v1/messages", &ask("mirror", hello(), more), &[("x-api-key", key)]).await;
+        let header = |name: &str| answer.headers.get(name).map(|value| value.to_str().unwrap().to_owned());
+        let left = ["limit", "remaining", "reset"].map(|name| header(&format!("anthropic-ratelimit-requests-{name}")));
+        assert_eq!(header("x-ratelimit-limit-requests"), None, "the headers of the other API");
+        (answer.status, left, header("retry-after"))
+    };
+    for status in [200, 429] {
+        let (got, left, retry_after) = ask_as("a-key-that-nobody-guesses", json!({})).await;
+        let [limit, remaining, reset] = left.map(Option::unwrap);
+        assert_eq!((got, &*limit, &*remaining), (status, "1", "0"));
+        // `2026-01-31T12:00:00Z`
+        let form: String = reset.chars().map(|c| if c.is_ascii_digit() { '0' } else { c }).collect();
+        assert_eq!(form, "0000-00-00T00:00:00Z");
+        assert_eq!(retry_after.is_some(), status == 429, "{retry_after:?}");
+    }
+    let (status, left, _) = ask_as("another-key-nobody-guesses", json!({ "stream": true })).await;
+    assert_eq!((status, left), (200, [None, None, None]));
 }

@@ -1,4 +1,5 @@
-//! The date of a line: RFC 3339 in UTC. Each thread caches the text of the second, because most lines share it.
+//! Dates as RFC 3339 has them, in UTC. For the date of a line each thread caches the text of the second, because most
+//! lines share it.
 
 use std::cell::Cell;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -8,6 +9,15 @@ use super::record::digits;
 /// Appends the current date.
 pub(super) fn push_now(to: &mut Vec<u8>) {
     push_date(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), to);
+}
+
+/// A second since 1970 as RFC 3339 has it, in UTC: `2026-01-31T12:00:00Z`.
+#[must_use]
+pub fn rfc_3339(since_1970: u64) -> String {
+    let text = second_text(since_1970);
+    let mut date = String::from_utf8_lossy(&text[..text.len() - 1]).into_owned();
+    date.push('Z');
+    date
 }
 
 /// `2026-01-31T12:00:00.`
@@ -73,5 +83,6 @@ mod tests {
         assert_eq!(date(951_782_400, 999_999), "2000-02-29T00:00:00.999999Z");
         assert_eq!(date(1_709_251_199, 999_999), "2024-02-29T23:59:59.999999Z");
         assert_eq!(date(4_107_542_400, 0), "2100-03-01T00:00:00.000000Z");
+        assert_eq!(rfc_3339(951_782_399), "2000-02-28T23:59:59Z");
     }
 }

@@ -14,6 +14,7 @@ mod terminal;
 use std::fmt;
 use std::sync::Arc;
 
+pub use self::date::rfc_3339;
 pub use self::record::AccessRecord;
 
 /// The destination of access records.
