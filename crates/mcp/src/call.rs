@@ -58,11 +58,11 @@ impl ToolCall<'_> {
         let answer = match self.start(&route, message.params.arguments).await {
             Err(error) => Err(error),
             Ok((replies, reader)) => match token {
-                // Boxed, because they are large.
+                // Boxed, because it is large and rare.
                 Some(token) => {
                     Box::pin(progress::respond(&self.context, self.asked.clone(), replies, reader, token)).await
                 }
-                None => Box::pin(self.whole(replies, reader)).await,
+                None => self.whole(replies, reader).await,
             },
         };
         match answer {

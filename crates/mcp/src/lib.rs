@@ -141,7 +141,7 @@ impl McpProtocol {
         let asked = Asked { id, era };
         let response = if message.method == "tools/call" {
             let call = ToolCall { context, parts, head, asked, body: account, body_bytes };
-            Box::pin(call.run(self.tools(), message)).await?
+            call.run(self.tools(), message).await?
         } else {
             methods::answer(&self.config, self.tools(), context, &asked, &message)?
         };

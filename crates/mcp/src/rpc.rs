@@ -134,13 +134,7 @@ fn present<'de: 'a, 'a, D: Deserializer<'de>>(deserializer: D) -> Result<Option<
 /// No JSON, or no single message of JSON-RPC; with the id, if it was read by then.
 pub(crate) fn read(body: &Bytes) -> Result<Message, (Option<Id>, RpcError)> {
     let invalid = |message: &str| RpcError::new(INVALID_REQUEST, message);
-    let json: &RawValue = serde_json::from_slice(body)
-        .map_err(|error| (None, RpcError::new(PARSE_ERROR, format!("the body is not JSON: {error}"))))?;
-    if !is_object(json) {
-        return Err((None, invalid("the body must be one JSON-RPC request or notification, not a list")));
-    }
-    let MessageJson { jsonrpc, id, method, params } =
-        serde_json::from_str(json.get()).map_err(|error| (None, invalid(&format!("not JSON-RPC: {error}"))))?;
+    let MessageJson { jsonrpc, id, method, params } = members(body).map_err(|error| (None, error))?;
     let id = match id.map(|raw| is_text_or_number(raw).then(|| Id(raw.to_owned()))) {
         None => None,
         Some(Some(id)) => Some(id),
@@ -160,6 +154,25 @@ pub(crate) fn read(body: &Bytes) -> Result<Message, (Option<Id>, RpcError)> {
         Some(params) => self::params(body, params).map_err(with_id)?,
     };
     Ok(Message { id, method, params })
+}
+
+/// The members of a message. Only a body that is none is read a second time, for what is wrong with it.
+fn members(body: &[u8]) -> Result<MessageJson<'_>, RpcError> {
+    let invalid = |message: &str| RpcError::new(INVALID_REQUEST, message);
+    // A list would be read as the members in their order.
+    let is_object = body.trim_ascii_start().first() == Some(&b'{');
+    if is_object
+        && let Ok(message) =
+            std::str::from_utf8(body).map_err(drop).and_then(|text| serde_json::from_str(text).map_err(drop))
+    {
+        return Ok(message);
+    }
+    let json: &RawValue = serde_json::from_slice(body)
+        .map_err(|error| RpcError::new(PARSE_ERROR, format!("the body is not JSON: {error}")))?;
+    if !self::is_object(json) {
+        return Err(invalid("the body must be one JSON-RPC request or notification, not a list"));
+    }
+    serde_json::from_str(json.get()).map_err(|error| invalid(&format!("not JSON-RPC: {error}")))
 }
 
 fn params(body: &Bytes, json: &RawValue) -> Result<Params, RpcError> {
