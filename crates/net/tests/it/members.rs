@@ -9,7 +9,7 @@ use callboard_codec::wire::{Call, Fail, FrameKind, Hello, ResetCode, frame_head}
 use callboard_core::edge::ErrorTraces;
 use callboard_core::remote::RemoteStages;
 use callboard_core::{App, Caller, ErrorKind, Pipeline};
-use callboard_net::testing::{RawJoiner, RawPeer, impostor, issued};
+use callboard_net::testing::{RawJoiner, RawPeer, ahead, impostor, issued};
 use callboard_net::{
     Authority, BindError, Cluster, ConnectError, Identity, IdentityError, JoinError, JoinToken, NetConfig, QuicEdge,
     QuicUrl, Role, StaticView, TokenSpec, join,
@@ -17,6 +17,13 @@ use callboard_net::{
 
 use crate::common::{self, LONG, patient, until};
 use crate::lab::{Lab, builder, counted, hello, serve, shout, total, url, word};
+
+const LIFE: Duration = Duration::from_secs(200);
+
+/// A member with a certificate of [`LIFE`] whose clock says that it is time for the next one, with a quarter left.
+fn due(member: &Identity) -> Identity {
+    ahead(member, LIFE.mul_f64(0.75))
+}
 
 /// Requests a certificate under this name as an honest holder of the token.
 async fn join_as(lab: &Lab, joiner: &RawJoiner, token: &JoinToken, name: &str) -> (FrameKind, String) {
@@ -122,7 +129,7 @@ async fn a_name_is_taken_once_and_a_removed_member_is_not_renewed() {
     let lab = Lab::start("names").await;
     let token = lab.token(|spec| {
         spec.uses = 9;
-        spec.certificate_life = Duration::from_secs(2);
+        spec.certificate_life = LIFE;
     });
     lab.join(&token, "left").await.unwrap();
     let again = join(&token, &lab.url(), &lab.directory.join("other"), Some("left")).await.unwrap_err();
@@ -140,7 +147,7 @@ async fn a_name_is_taken_once_and_a_removed_member_is_not_renewed() {
     assert!(lab.authority.remove("gone").unwrap());
     assert!(!lab.authority.remove("gone").unwrap());
     // It asks for a new certificate as soon as it has an endpoint.
-    let _edge = QuicEdge::bind(common::loopback(), removed, patient()).unwrap();
+    let _edge = QuicEdge::bind(common::loopback(), due(&removed), patient()).unwrap();
     until(|| lab.counted("removed_member") > 0).await;
 }
 
@@ -286,9 +293,9 @@ async fn greedy_clients_block_neither_nodes_nor_renewals() {
     peer.greet(&hello(cluster)).await.unwrap();
     until(|| lab.edge.connections() == 8).await;
     // None is left, but members join and renew.
-    let brief = lab.token(|spec| spec.certificate_life = Duration::from_secs(2));
+    let brief = lab.token(|spec| spec.certificate_life = LIFE);
     let renewed = lab.join(&brief, "right").await.unwrap();
-    let _edge = QuicEdge::bind(common::loopback(), renewed, patient()).unwrap();
+    let _edge = QuicEdge::bind(common::loopback(), due(&renewed), patient()).unwrap();
     until(|| total(&lab.edge, "members_renewed") > 0).await;
     assert_eq!(lab.edge.connections(), 8);
 }

@@ -45,14 +45,15 @@ async fn a_process_with_a_replaced_identity_directory_keeps_its_identity_and_wri
     let lab = Lab::start("elsewhere").await;
     let brief = lab.token(|spec| {
         spec.uses = 2;
-        spec.certificate_life = Duration::from_secs(3);
+        spec.certificate_life = Duration::from_secs(200);
     });
     let directory = lab.directory.join("member");
     let url = lab.url();
     let joined = join(&brief, &url, &directory, Some("left")).await.unwrap();
     std::fs::remove_dir_all(&directory).unwrap();
     join(&lab.token(|_| {}), &url, &directory, Some("right")).await.unwrap();
-    let edge = QuicEdge::bind(common::loopback(), joined.clone(), patient()).unwrap();
+    let due = ahead(&joined, Duration::from_secs(150));
+    let edge = QuicEdge::bind(common::loopback(), due, patient()).unwrap();
     until(|| total(&edge, "certificate_renewals_failed") > 0).await;
     assert_eq!((joined.name().as_str(), total(&edge, "certificate_renewals")), ("left", 0));
     assert_eq!(Identity::open(&directory).unwrap().name(), "right");
