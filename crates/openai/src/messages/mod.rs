@@ -1,7 +1,8 @@
 //! Anthropic's Messages API: `POST /v1/messages` in front of the routes that chat.
 //!
 //! A request becomes one of chat (`conversation`), runs as one, and its answer becomes a message (`answer`); errors
-//! have the form of that API (`error`), and headers tell what is left of the rate of a key (`rate`). The wire is that of Anthropic's Python library 2.14.
+//! have the form of that API (`error`), and headers tell what is left of the rate of a key (`rate`). The wire is that
+//! of Anthropic's Python library 2.14.
 
 mod answer;
 mod conversation;
