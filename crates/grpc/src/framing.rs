@@ -96,7 +96,7 @@ pub(crate) fn no_coding() -> ApiError {
 }
 
 /// A small message is one piece with its prefix: hyper writes it faster than two.
-const SMALL_BYTES: usize = 16 * 1024;
+pub(crate) const SMALL_BYTES: usize = 16 * 1024;
 
 /// A message with its prefix, at the expense of `budget` until it is sent. Large parts are shared.
 ///
@@ -123,13 +123,17 @@ pub(crate) async fn framed(
     budget.settle(length)?;
     let too_long = |_| ApiError::new(ErrorKind::Internal, "the answer is longer than a message of gRPC can be");
     let prefix = Prefix { is_compressed: coding.is_some(), length: u32::try_from(length).map_err(too_long)? };
-    let prefix = Bytes::copy_from_slice(&prefix.to_bytes());
-    let mut pieces = vec![prefix];
-    pieces.extend(parts);
+    let mut first = BytesMut::with_capacity(PREFIX_BYTES + if length <= SMALL_BYTES { length } else { 0 });
+    first.put_slice(&prefix.to_bytes());
+    let mut pieces = Vec::with_capacity(1 + parts.len());
     if length <= SMALL_BYTES {
-        pieces = vec![joined(pieces, length + PREFIX_BYTES)];
+        parts.iter().for_each(|part| first.put_slice(part));
+        pieces.push(budget.charged(first.freeze()));
+    } else {
+        pieces.push(budget.charged(first.freeze()));
+        pieces.extend(parts.into_iter().map(|part| budget.charged(part)));
     }
-    Ok(pieces.into_iter().map(|piece| budget.charged(piece)).collect())
+    Ok(pieces)
 }
 
 /// The only message of a short body, which is not compressed.

@@ -39,6 +39,7 @@ mod stream;
 mod watchers;
 mod wire;
 
+use std::future::ready;
 use std::sync::Arc;
 
 use callboard_core::edge::Route;
@@ -88,6 +89,8 @@ const OPEN: [&str; 3] = [
     "/grpc.health.v1.Health",
 ];
 
+const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
+
 /// Methods of the protocol that this server does not have.
 const NOT_OFFERED: [&str; 8] = [
     "SystemSharedMemoryStatus",
@@ -123,13 +126,11 @@ impl GrpcProtocol {
     async fn respond(&self, context: RequestContext<'_>, head: &Parts, body: Body) -> Result<Response, ApiError> {
         check_head(head)?;
         let request = RequestHead::read(&head.headers)?;
-        let coding = coding_of(&head.headers)?;
+        let call = self.call(context, head, &request, body)?;
         let path = head.uri.path();
         let Some((service, method)) = path.strip_prefix('/').and_then(|path| path.split_once('/')) else {
             return Err(unknown_method(path));
         };
-        let answer_coding = answer_coding(coding, &head.headers);
-        let call = GrpcCall { protocol: self, context, head, request: &request, coding, answer_coding, body };
         match service {
             "inference.GRPCInferenceService" => call.inference(method).await,
             "grpc.health.v1.Health" => call.health(method).await,
@@ -143,6 +144,18 @@ impl GrpcProtocol {
             }
             _ => Err(unknown_method(path)),
         }
+    }
+
+    fn call<'a>(
+        &'a self,
+        context: RequestContext<'a>,
+        head: &'a Parts,
+        request: &'a RequestHead<'a>,
+        body: Body,
+    ) -> Result<GrpcCall<'a>, ApiError> {
+        let coding = coding_of(&head.headers)?;
+        let answer_coding = answer_coding(coding, &head.headers);
+        Ok(GrpcCall { protocol: self, context, head, request, coding, answer_coding, body })
     }
 }
 
@@ -219,8 +232,6 @@ impl GrpcCall<'_> {
                 let reader = self.reader(context.config.largest_body_bytes());
                 Ok(streamed::respond(context, head, coding, inference, reader))
             }
-            // Boxed, because it is large.
-            "ModelInfer" => Box::pin(self.infer()).await,
             _ => Err(unknown_method(self.head.uri.path())),
         }
     }
@@ -316,13 +327,19 @@ impl Protocol for GrpcProtocol {
     }
 
     fn exchange<'a>(&'a self, context: RequestContext<'a>, request: Request<Body>) -> ProtocolAnswer<'a> {
-        Box::pin(async move {
-            let (head, body) = request.into_parts();
-            if !is_grpc(&head) {
-                return Ok(not_grpc());
-            }
-            self.respond(context, &head, body).await
-        })
+        let (head, body) = request.into_parts();
+        if !is_grpc(&head) {
+            return Box::pin(ready(Ok(not_grpc())));
+        }
+        if head.uri.path() == MODEL_INFER {
+            // The method that is called most has a box of its own, and no future of other methods around it.
+            return Box::pin(async move {
+                check_head(&head)?;
+                let request = RequestHead::read(&head.headers)?;
+                self.call(context, &head, &request, body)?.infer().await
+            });
+        }
+        Box::pin(async move { self.respond(context, &head, body).await })
     }
 
     fn error_response(&self, error: ApiError) -> Response {

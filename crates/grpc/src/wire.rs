@@ -102,6 +102,11 @@ const CUT: Malformed = Malformed("the message ends within a field");
 
 /// At most ten bytes; bits beyond the 64th are dropped, as everywhere.
 pub(crate) fn varint(bytes: &mut Bytes) -> Result<u64, Malformed> {
+    // Most keys, lengths and axes.
+    if let Some(byte @ ..0x80) = bytes.first().copied() {
+        bytes.advance(1);
+        return Ok(byte.into());
+    }
     let mut value = 0_u64;
     for (index, byte) in bytes.iter().take(10).enumerate() {
         value |= u64::from(byte & 0x7f) << (7 * index);

@@ -30,7 +30,9 @@ pub(crate) struct RequestMessage {
     /// Empty for the version that the server chooses.
     pub(crate) version: String,
     pub(crate) id: String,
+    parameters: usize,
     inputs: usize,
+    outputs: usize,
     raw: usize,
     /// The bytes of its raw contents.
     raw_bytes: usize,
@@ -51,7 +53,6 @@ impl RequestMessage {
     /// Reads the name of the model, and checks the message as far as that goes without the model.
     pub(crate) fn read(message: Bytes) -> Result<Self, Refusal> {
         let mut read = Self { message: message.clone(), ..Self::default() };
-        let mut outputs = 0;
         for (index, field) in Fields::new(message).enumerate() {
             let (number, value) = field?;
             if index == MAX_FIELDS {
@@ -67,13 +68,19 @@ impl RequestMessage {
                 }
                 _ => {}
             }
-            read.inputs += usize::from(number == field::INPUTS);
-            read.raw += usize::from(number == field::RAW);
-            outputs += usize::from(number == field::OUTPUTS);
-        }
-        for (what, count) in [("inputs", read.inputs), ("raw_input_contents", read.raw), ("outputs", outputs)] {
-            if count > MAX_TENSORS {
-                return Err(Refusal::new(format!("a request has at most {MAX_TENSORS} {what}, not {count}")));
+            let (what, count) = match number {
+                field::INPUTS => ("inputs", &mut read.inputs),
+                field::RAW => ("raw_input_contents", &mut read.raw),
+                field::OUTPUTS => ("outputs", &mut read.outputs),
+                field::PARAMETERS => {
+                    read.parameters += 1;
+                    continue;
+                }
+                _ => continue,
+            };
+            *count += 1;
+            if *count > MAX_TENSORS {
+                return Err(Refusal::new(format!("a request has at most {MAX_TENSORS} {what}")));
             }
         }
         Ok(read)
@@ -97,8 +104,8 @@ impl RequestMessage {
     /// Reads the arrays.
     pub(crate) fn arrays(&self, model: &Model, limits: &DecodeLimits) -> Result<ReadRequest, Refusal> {
         let mut reader = InputReader::new(model, limits.max_elements);
-        let mut raw = self.fields(field::RAW);
-        for input in self.fields(field::INPUTS) {
+        let mut raw = self.fields(field::RAW).take(self.raw);
+        for input in self.fields(field::INPUTS).take(self.inputs) {
             let Input { name, datatype, shape, parameters, contents } = Input::read(input)?;
             let data = if self.is_raw() { raw.next() } else { None };
             let read = |slot: InputSlot<'_>| {
@@ -112,11 +119,11 @@ impl RequestMessage {
             return Err(Refusal::new(format!("{raw} entries of raw_input_contents for {inputs} inputs")));
         }
         let mut parameters = Parameters::default();
-        for entry in self.fields(field::PARAMETERS) {
+        for entry in self.fields(field::PARAMETERS).take(self.parameters) {
             take_parameter(&mut parameters, entry)?;
         }
         let mut outputs = Vec::new();
-        for output in self.fields(field::OUTPUTS) {
+        for output in self.fields(field::OUTPUTS).take(self.outputs) {
             outputs.push(requested_output(output)?);
         }
         let id = Some(self.id.clone());
@@ -139,7 +146,8 @@ impl RequestMessage {
         }
     }
 
-    /// The messages of this field. Their types were checked.
+    /// The messages of this field. Their types were checked. As many as there are should be taken: the rest of the
+    /// message is not read then.
     fn fields(&self, wanted: u32) -> impl Iterator<Item = Bytes> {
         let of = move |field: FieldResult| match field {
             Ok((number, FieldValue::Bytes(bytes))) if number == wanted => Some(bytes),
