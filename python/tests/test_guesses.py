@@ -166,6 +166,22 @@ def test_a_file_knows_the_words_of_other_frameworks() -> None:
     assert not hasattr(file, "__array__")
 
 
+def test_a_client_knows_the_words_of_other_clients() -> None:
+    with cb.Client("http://localhost:9") as client:
+        for name, cure in [
+            ("post", r"write `call\('/x', value\)`, or `send\("),
+            ("predict", "write `call"),
+            ("batch", "did you mean 'map'"),
+            ("strem", "did you mean 'stream'"),
+        ]:
+            with pytest.raises(AttributeError, match=f"Client has no '{name}': {cure}"):
+                getattr(client, name)
+        with pytest.raises(TypeError, match=r"a call has no option 'json': the input is the second argument"):
+            client.call("/x", json={"a": 1})  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match=r"a call has no option 'a': there is timeout"):
+            client.call("/x", a=1)  # type: ignore[call-arg]
+
+
 def test_a_dependency_is_called_and_stands_in_the_class() -> None:
     @cb.service
     class Inner:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
 
@@ -68,12 +68,14 @@ class Request(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "headers", Headers(self.headers))
 
-    def __getattr__(self, name: str) -> Any:
-        cure = _CURES.get(name)
-        if cure is None:
-            near = _ELSEWHERE.get(name) or nearest_name(name, (*self.__struct_fields__, "cookies", "bearer"))
-            cure = f"did you mean {near!r}?" if near else None
-        raise AttributeError(f"the request has no {name!r}" + (f": {cure}" if cure else ""))
+    if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
+
+        def __getattr__(self, name: str) -> Any:
+            cure = _CURES.get(name)
+            if cure is None:
+                near = _ELSEWHERE.get(name) or nearest_name(name, (*self.__struct_fields__, "cookies", "bearer"))
+                cure = f"did you mean {near!r}?" if near else None
+            raise AttributeError(f"the request has no {name!r}" + (f": {cure}" if cure else ""))
 
     @property
     def cookies(self) -> dict[str, str]:
@@ -90,8 +92,10 @@ class Request(msgspec.Struct, frozen=True):
 class PartOfRequest(Request, frozen=True):
     """The head of a request whose method nobody has said."""
 
-    def __getattr__(self, name: str) -> Any:
-        return _no_method() if name == "method" else super().__getattr__(name)
+    if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
+
+        def __getattr__(self, name: str) -> Any:
+            return _no_method() if name == "method" else super().__getattr__(name)
 
     @property  # type: ignore[misc]
     def method(self) -> str:

@@ -6,7 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -91,10 +91,12 @@ class Context(msgspec.Struct):
         shown = (name for name in self.__struct_fields__ if not name.startswith("_"))
         return f"Context({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
 
-    def __getattr__(self, name: str) -> Any:
-        names = (name for name in (*self.__struct_fields__, *_METHODS) if not name.startswith("_"))
-        near = _ELSEWHERE.get(name) or nearest_name(name, names)
-        raise AttributeError(f"the context has no {name!r}" + (f": did you mean {near!r}?" if near else ""))
+    if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
+
+        def __getattr__(self, name: str) -> Any:
+            names = (name for name in (*self.__struct_fields__, *_METHODS) if not name.startswith("_"))
+            near = _ELSEWHERE.get(name) or nearest_name(name, names)
+            raise AttributeError(f"the context has no {name!r}" + (f": did you mean {near!r}?" if near else ""))
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, at least 0; None without a deadline."""

@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from callboard._api import SERVICE
 from callboard._conversion import convert, unreadable_output
@@ -85,12 +85,14 @@ class Depends:
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else self._handle
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("_") or self._owner is not None:
-            raise AttributeError(name)
-        raise AttributeError(
-            f"{name}: a dependency is an attribute of the class: write it in its body, and not in `__init__`"
-        )
+    if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("_") or self._owner is not None:
+                raise AttributeError(name)
+            raise AttributeError(
+                f"{name}: a dependency is an attribute of the class: write it in its body, and not in `__init__`"
+            )
 
     @functools.cached_property
     def _handle(self) -> Handle:
@@ -187,10 +189,12 @@ class Method:
             return self._await(calls.call_async(self._path, route, value, options))
         return self._output(calls.call(self._path, route, value, options))
 
-    def __getattr__(self, name: str) -> Any:
-        near = _ELSEWHERE.get(name) or nearest_name(name, ("map", "with_options"))
-        hint = f": {near}" if name in _ELSEWHERE else f": did you mean {near!r}?" if near else ""
-        raise AttributeError(f"a route of a dependency has no {name!r}{hint}")
+    if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
+
+        def __getattr__(self, name: str) -> Any:
+            near = _ELSEWHERE.get(name) or nearest_name(name, ("map", "with_options"))
+            hint = f": {near}" if name in _ELSEWHERE else f": did you mean {near!r}?" if near else ""
+            raise AttributeError(f"a route of a dependency has no {name!r}{hint}")
 
     def with_options(self, **options: Any) -> Method:
         """The same with `timeout` or `retries` for all of its calls."""

@@ -118,6 +118,24 @@ FILES = {
     **{name: f"write `pil().{name}(…)`" for name in ("convert", "crop", "resize", "rotate", "thumbnail", "transpose")},
 }
 
+# Attributes of other clients, options of their calls, and what is written here.
+_CALL = "write `call('/x', value)`, or `send('x', a, b=1)` with the arguments of the function"
+CLIENT = {
+    "acall": "the calls of an `AsyncClient` are awaited",
+    "batch": "did you mean 'map'?",
+    "models": "write `callboard status`",
+    "request": _CALL,
+    **dict.fromkeys(("delete", "get", "infer", "invoke", "patch", "post", "predict", "put", "remote", "run"), _CALL),
+}
+_INPUT = "the input is the second argument: `call('/x', {'a': 1})`"
+CALL_OPTIONS = {
+    "data": _INPUT,
+    "files": "a file is bytes in the input: `call('/x', {'image': Path('a.png').read_bytes()})`",
+    "input": _INPUT,
+    "json": _INPUT,
+    "params": "did you mean 'query'?",
+}
+
 # Responses of other frameworks cannot be sent.
 _RESPONSES = ("starlette.responses", "fastapi.responses", "flask.wrappers")
 

@@ -108,9 +108,13 @@ class File:
         with open(path, "rb") as file:
             return cls(file.read())
 
-    def __getattr__(self, name: str) -> Any:
-        cure = FILES.get(name) or did_you_mean(name, dir(type(self))).removeprefix(": ")
-        raise AttributeError(f"{type(self).__name__} has no {name!r}" + (f": {cure}" if cure else ""))
+    if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            cure = FILES.get(name) or did_you_mean(name, dir(type(self))).removeprefix(": ")
+            raise AttributeError(f"{type(self).__name__} has no {name!r}" + (f": {cure}" if cure else ""))
 
     @property
     def media_type(self) -> str:

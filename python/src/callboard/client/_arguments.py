@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from callboard._elsewhere import CALL_OPTIONS
 from callboard._headers import NAME
 from callboard._options import nearest_name, positive, timeout_ms
 from callboard.client.transport import Settings
@@ -54,8 +55,9 @@ def options(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     for name in given:
         if name not in names:
             near = nearest_name(name, names)
-            hint = f": did you mean {near!r}?" if near else f": there is {', '.join(names)}"
-            raise TypeError(f"a call has no option {name!r}{hint}")
+            hint = f"did you mean {near!r}?" if near else f"there is {', '.join(names)}"
+            cure = CALL_OPTIONS.get(name, hint)
+            raise TypeError(f"a call has no option {name!r}: {cure}")
     found = {name: value for name, value in given.items() if value is not None}
     if "timeout" in found:
         found["timeout"] = timeout_ms(found["timeout"]) / 1000

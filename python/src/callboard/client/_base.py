@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from callboard._conversion import convert, output_hint, unreadable_output
+from callboard._elsewhere import CLIENT
 from callboard._envelope import FRAMES, Buffer, Decoder, EnvelopeError, TooLargeError, encode_pieces, forms_of
 from callboard._exceptions import CallError, InvalidInput
-from callboard._options import called_name
+from callboard._options import called_name, did_you_mean
 from callboard.client import _arguments
 from callboard.client.errors import InternalError, InvalidInputError, InvalidOutputError
 from callboard.client.policy import REPLY_TOO_LARGE
@@ -126,6 +127,14 @@ class BaseClient:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({without_user(self.url)!r})"
+
+    if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
+
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("__"):
+                raise AttributeError(name)
+            cure = CLIENT.get(name) or did_you_mean(name, dir(type(self))).removeprefix(": ")
+            raise AttributeError(f"{type(self).__name__} has no {name!r}" + (f": {cure}" if cure else ""))
 
     def with_options(self, *, returns: Any = None, **options: Any) -> Self:
         """The same client, with other options for its calls. It shares the connections.
