@@ -1,5 +1,5 @@
-//! Members whose clock differs from the authority's, or is set while they serve, and members whose directory has a new identity by the time of
-//! renewal.
+//! Members whose clock differs from the authority's, or is set while they serve, and members whose directory has a new
+//! identity by the time of renewal.
 
 use std::time::{Duration, Instant};
 
@@ -97,13 +97,14 @@ async fn a_clock_that_is_set_by_an_hour_under_a_member_renews_it_early_and_ends_
     set(HOUR);
     until(|| total(&edge, "certificate_renewals") > 0).await;
     both().await;
-    let renewed = member.validity();
-    // Back to the right time, and further: no renewal is due then, and what is open stays.
+    // Back to the right time, and further: no renewal is due then, and what is open stays. The edge and the client of
+    // the member may each have asked once.
     for ahead in [0, -HOUR] {
         set(ahead);
         both().await;
     }
-    assert_eq!((member.validity(), total(&edge, "certificate_renewals_failed")), (renewed, 0));
+    assert!(total(&lab.edge, "members_renewed") <= 2, "{}", lab.edge.metrics());
+    assert_eq!(total(&edge, "certificate_renewals_failed"), 0);
     // All certificates of the others are of the future for it.
     let error = builder(&member).connect(&url(&lab.edge)).await.unwrap_err();
     assert!(error.to_string().contains("not valid yet"), "{error}");
