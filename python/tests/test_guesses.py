@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import collections
+from collections.abc import Callable
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
 
 import callboard as cb
@@ -164,6 +166,36 @@ def test_a_file_knows_the_words_of_other_frameworks() -> None:
     with pytest.raises(AttributeError, match=r"Image has no 'convert': write `pil\(\)\.convert\(…\)`"):
         image.convert  # noqa: B018
     assert not hasattr(file, "__array__")
+
+
+def test_a_response_and_the_marks_of_arguments_know_the_words_of_other_frameworks() -> None:
+    response: Any = cb.Context().response
+    for name, cure in [("status", "did you mean 'status_code'"), ("content_type", "did you mean 'media_type'")]:
+        with pytest.raises(AttributeError, match=f"a response has no '{name}': {cure}"):
+            setattr(response, name, 201)
+    with pytest.raises(AttributeError, match="a response has no 'cookies': write `set_cookie"):
+        response.cookies["a"] = "b"
+    response.status_code, response.media_type = 201, "text/html"
+    marks: list[tuple[Callable[..., Any], dict[str, Any], str]] = [
+        (cb.Header, {"alias": "x-user"}, r"Header has no option 'alias': .*cb\.Header\('x-name'\)"),
+        (cb.Query, {"ge": 1}, r"Query has no option 'ge': write `Annotated\[…, cb\.Query\(\), cb\.Field\(ge=…\)\]`"),
+        (cb.Form, {"default": 1}, "Form has no option 'default': a default is that of the argument"),
+    ]
+    for mark, options, cure in marks:
+        with pytest.raises(TypeError, match=cure):
+            mark(**options)
+    assert (cb.Header("x").name, cb.Query(name="y").name, cb.Cookie().name) == ("x", "y", None)
+
+
+def test_a_function_in_the_place_of_a_type_names_the_type() -> None:
+    def anything(value: any) -> int:  # type: ignore[valid-type]
+        return 1
+
+    def array(value: np.array) -> int:  # type: ignore[valid-type]
+        return 1
+
+    for code, cure in [(anything, "typing.Any"), (array, "np.ndarray")]:
+        assert refused(cb.function(code)).endswith(f"is not supported: did you mean `{cure}`?")
 
 
 def test_a_client_knows_the_words_of_other_clients() -> None:

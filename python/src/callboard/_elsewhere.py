@@ -118,6 +118,17 @@ FILES = {
     **{name: f"write `pil().{name}(…)`" for name in ("convert", "crop", "resize", "rotate", "thumbnail", "transpose")},
 }
 
+# Attributes of responses.
+RESPONSE = {
+    "content": "did you mean 'body'?",
+    "content_type": "did you mean 'media_type'?",
+    "cookies": "write `set_cookie(name, value)`",
+    "data": "did you mean 'body'?",
+    "mimetype": "did you mean 'media_type'?",
+    "status": "did you mean 'status_code'?",
+    "text": "did you mean 'body'?",
+}
+
 # Attributes of other clients, options of their calls, and what is written here.
 _CALL = "write `call('/x', value)`, or `send('x', a, b=1)` with the arguments of the function"
 CLIENT = {
@@ -146,6 +157,25 @@ def cure_of_value(value: Any) -> str | None:
     if any(module in _RESPONSES for module in modules):
         return _STREAM if hasattr(value, "body_iterator") else _ANSWER
     return None
+
+
+def cure_of_mark(kind: str, option: str) -> str:
+    """What to write in the place of an option of FastAPI's `Query` and the like."""
+    if option == "alias":
+        return f"the name in the request is cb.{kind}('x-name')"
+    if option in ("default", "default_factory"):
+        return "a default is that of the argument: `limit: Annotated[int, cb.Query()] = 10`"
+    return f"write `Annotated[…, cb.{kind}(), cb.Field({option}=…)]`"
+
+
+# Functions in the place of types.
+_TYPES = {"any": "typing.Any", "array": "np.ndarray"}
+
+
+def cure_of_hint(hint: Any) -> str:
+    """The type that a function in the place of one stands for."""
+    meant = None if isinstance(hint, type) else _TYPES.get(getattr(hint, "__name__", ""))
+    return f": did you mean `{meant}`?" if meant else ""
 
 
 _PARTS = ("Body", "Cookie", "File", "Form", "Header", "Path", "Query", "Depends", "Security")

@@ -10,12 +10,13 @@ import copy
 import dataclasses
 import json
 from collections.abc import Callable
-from typing import Annotated, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 from urllib.parse import unquote
 
 from callboard._auth import cookies_of
 from callboard._context import Context
 from callboard._conversion import convert, from_text
+from callboard._elsewhere import cure_of_mark
 from callboard._exceptions import InvalidInput
 from callboard._options import headers_of, query_of, takes_path
 from callboard._schema import schema
@@ -37,6 +38,13 @@ class Part:
     words = ""
     # The list of a route that its name belongs to.
     option = "headers"
+
+    if not TYPE_CHECKING:
+
+        def __new__(cls, *args: Any, **options: Any) -> Part:
+            for option in options.keys() - {"name"}:
+                raise TypeError(f"{cls.__name__} has no option {option!r}: {cure_of_mark(cls.__name__, option)}")
+            return super().__new__(cls)
 
     def _key(self, parameter: str) -> str:
         """The name in the request. Raises `ValueError` for one that cannot be there."""

@@ -10,8 +10,10 @@ from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from callboard._elsewhere import RESPONSE
 from callboard._headers import Headers, checked
 from callboard._media import BYTES, File
+from callboard._options import did_you_mean
 
 if TYPE_CHECKING:
     from callboard._context import Context
@@ -69,6 +71,11 @@ class ResponseHeaders(MutableMapping[str, str]):
         return f"ResponseHeaders({self._pairs!r})"
 
 
+def _no_attribute(name: str) -> str:
+    cure = RESPONSE.get(name) or did_you_mean(name, dir(Response)).removeprefix(": ")
+    return f"a response has no {name!r}" + (f": {cure}" if cure else "")
+
+
 class Response:
     """An output with the status, headers and media type of its answer: `return cb.Response(item, 201)`.
 
@@ -106,6 +113,17 @@ class Response:
             media_type = media_type or mimetypes.guess_type(filename)[0] or BYTES
         if media_type is not None:
             self.media_type = media_type
+
+    if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
+
+        def __getattr__(self, name: str) -> Any:
+            raise AttributeError(name if name.startswith("__") else _no_attribute(name))
+
+        def __setattr__(self, name: str, value: Any) -> None:
+            try:
+                object.__setattr__(self, name, value)
+            except AttributeError:
+                raise AttributeError(_no_attribute(name)) from None
 
     @property
     def status_code(self) -> int | None:

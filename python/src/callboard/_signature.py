@@ -23,7 +23,7 @@ from callboard import _media
 from callboard._auth import AUTH_ROUTE
 from callboard._context import Context
 from callboard._conversion import convert, converter, from_plain, holder_of
-from callboard._elsewhere import cure_of_part
+from callboard._elsewhere import cure_of_hint, cure_of_part
 from callboard._envelope import FRAMES, PACKED, decode, encode, forms_of
 from callboard._exceptions import InvalidInput
 from callboard._options import path_parameters
@@ -357,5 +357,6 @@ def _check(hint: Any, place: str) -> None:
         schema(hint)
     except (TypeError, NameError) as error:
         # That of a parameter is decided here, but not one inside of another type.
-        cure = ": make the type around it a model of pydantic" if str(error).startswith("Type unions") else ""
+        is_union_inside = str(error).startswith("Type unions")
+        cure = ": make the type around it a model of pydantic" if is_union_inside else cure_of_hint(hint)
         raise TypeError(f"{place}: {error}{cure}") from error
