@@ -255,6 +255,12 @@ def test_a_lone_parameter_has_its_default_where_nothing_is_given(default: int | 
     def text(words: str = "none") -> str:
         return words
 
+    @cb.function
+    def several(file: cb.File | None = None, n: int = 2) -> list[Any]:
+        return [file, n]
+
+    with cb.test_client(several) as client:
+        assert client.call() == client.client().call("/several") == client.client().send("several") == [None, 2]
     with cb.test_client(lone) as client:
         assert client.client().send("lone") == [default]
         assert client.client().call("/lone", 3) == [3]

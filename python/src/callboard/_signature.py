@@ -211,8 +211,8 @@ class Signature:
                     rule = f"the body is the value of the one parameter `{name}`, without its name"
                     raise InvalidInput(f"{error}: {rule}", error.fields) from error
                 raise
-        if value is None and not self.hints:
-            return {}
+        if value is None and self.defaults.keys() >= self.hints.keys():
+            value = {}
         if self.file and (not isinstance(value, dict) or ("url" not in self.hints and _media.url_of(value))):
             value = {self.file: value}
         struct = convert(value, self._struct)
