@@ -64,7 +64,7 @@ const IDLE_TIME_PER_CORE: Duration = Duration::from_millis(50);
 const IDLE_WINDOW: Duration = Duration::from_secs(1);
 
 /// The same of a node that still has to find out that members are gone which liars made up.
-const PROBING_TIME_PER_CORE: Duration = Duration::from_millis(350);
+const PROBING_TIME_PER_CORE: Duration = Duration::from_millis(150);
 
 /// A node that takes at most this time in the first part of [`IDLE_WINDOW`] is idle.
 const IDLE_CHECK: (Duration, Duration) = (Duration::from_millis(400), Duration::from_millis(20));

@@ -29,6 +29,7 @@ macro_rules! needs_binary {
     };
 }
 
+mod actors;
 #[path = "../cli/adder.rs"]
 #[allow(dead_code, reason = "the other target uses the rest")]
 mod adder;

@@ -8,9 +8,13 @@ mod child;
 
 use std::collections::{BTreeMap, HashMap};
 use std::process::ExitCode;
+use std::sync::Arc;
 
+use callboard::actor::keyed::{Answers, KeyContext, KeyedSpec, Stored};
+use callboard::actor::{Actor, ActorContext, ActorSpec, Question, ReplyPort};
 use callboard::codec::{DataFrame, Tensor};
 use callboard::prelude::*;
+use callboard::testing::MemoryStore;
 use callboard::{RouteSpec, Task};
 use futures_util::stream::{self, Stream};
 use schemars::JsonSchema;
@@ -63,6 +67,49 @@ fn app() -> App {
         .mount(RouteSpec::new("/said", Stage::each("said", picture)).task(Task::Speak))
         .mount(RouteSpec::new("/length", Stage::each("length", length)).task(Task::Embed).summary("A length").tool())
         .route_streaming("/count", StreamStage::each("count", lines))
+        .route("/counted", Pipeline::ask_key("counter", |_: &Add| "honest".to_owned()))
+        .keyed(
+            KeyedSpec::new("counter", Arc::new(MemoryStore::new()), |_, count: Stored<u64>| async { Ok(count) })
+                .max_active(1_000)
+                .accepts::<Add>(),
+        )
+        .actor(ActorSpec::with_mailbox("clerk", 64, |_| Clerk).accepts(|Echo(text), answer| (text, answer)))
+}
+
+/// Adds to the counter of a key.
+#[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
+struct Add(u64);
+
+impl Question for Add {
+    const NAME: &str = "add";
+    type Answer = u64;
+}
+
+impl Answers<Add> for Stored<u64> {
+    async fn answer(&mut self, Add(by): Add, _: &KeyContext) -> Result<u64, Failure> {
+        **self = self.saturating_add(by);
+        Ok(**self)
+    }
+}
+
+/// Says what it hears.
+struct Clerk;
+
+#[derive(Debug, Deserialize, Serialize)]
+struct Echo(String);
+
+impl Question for Echo {
+    const NAME: &str = "echo";
+    type Answer = String;
+}
+
+impl Actor for Clerk {
+    type Message = (String, ReplyPort<String>);
+
+    async fn handle(&mut self, (text, answer): Self::Message, _: &ActorContext<Self>) -> Result<(), Failure> {
+        answer.send(text);
+        Ok(())
+    }
 }
 
 #[derive(Clone, Debug, Deserialize, JsonSchema, Serialize)]
