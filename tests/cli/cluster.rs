@@ -283,6 +283,54 @@ fn a_member_whose_disk_is_full_goes_on_with_a_new_certificate_and_saves_it_later
     serve(&path_of("member"), &["--quic", "127.0.0.1:0"]);
 }
 
+/// The same at the authority, which then admits nobody, and says why. Its token is as good as before.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_authority_whose_disk_is_full_admits_nobody_and_spends_no_token() {
+    use rustix::process::{Pid, Resource, Rlimit, prlimit};
+
+    let directory = directory();
+    let path_of = |name: &str| directory.join(name);
+    let authority = path_of("authority");
+    assert!(run(&["cluster", "init", authority.to_str().unwrap(), "--name", "lab"]).status.success());
+    let single_use = token(&authority, &[]);
+    let names = |part: &str| {
+        let entries = fs::read_dir(authority.join(part)).into_iter().flatten();
+        let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    };
+    let before = names("tokens");
+    let full = |args: &[&str]| {
+        let mut shell = Command::new("sh");
+        shell
+            .args(["-c", "trap '' XFSZ; ulimit -S -f 0; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_callboard")])
+            .args(args);
+        without_settings(shell)
+    };
+    let directory_of_it = authority.to_str().unwrap();
+    // A new token.
+    let (line, code) = failure(full(&["cluster", "token", directory_of_it]));
+    assert!(code == 1 && line.contains("tokens/") && line.contains("File too large"), "{line}");
+    assert_eq!(names("tokens"), before);
+    // A new member.
+    let args = ["serve", "examples/digits", "--http", "127.0.0.1:0", "--quic", "127.0.0.1:0", "--cluster"];
+    let mut server = Server::start(full(&[&args[..], &[directory_of_it]].concat()));
+    let address = server.wait_for("listening on quic://").split(' ').next().unwrap().to_owned();
+    let refused = join(&single_use, &address, &path_of("member"), "member");
+    assert!(!refused.status.success() && !path_of("member").join("identity.pem").exists(), "{refused:?}");
+    assert!(stderr(&refused).contains("the authority failed; its own log says why"), "{refused:?}");
+    let line = server.wait_for("could not issue a certificate");
+    assert!(line.contains("members/") && line.contains("File too large"), "{line}");
+    assert_eq!((names("tokens"), names("members")), (before.clone(), Vec::new()));
+    // There is room again.
+    let id = Pid::from_raw(server.id().cast_signed());
+    prlimit(id, Resource::Fsize, Rlimit { current: None, maximum: None }).expect("its limit can be raised");
+    let joined = join(&single_use, &address, &path_of("member"), "member");
+    assert!(joined.status.success(), "{joined:?}");
+    assert_eq!((names("tokens").len(), names("members")), (before.len() + 1, vec!["member".to_owned()]));
+}
+
 #[test]
 fn an_error_of_cluster_is_one_line() {
     let directory = directory();
