@@ -268,8 +268,20 @@ fn settings_in_help(command: &str) -> Option<&'static [&'static str]> {
 
 const OTHER_SETTINGS: &str = "The other settings of `serve` are accepted, too; its --help lists them.";
 
-/// The flags that set the address of other servers.
-const OF_OTHER_SERVERS: [&str; 5] = ["port", "bind", "host", "address", "addr"];
+/// The flags of other servers, with the hint at what is written here.
+const OF_OTHER_SERVERS: [(&str, &str); 8] = [
+    ("port", ADDRESS),
+    ("bind", ADDRESS),
+    ("host", ADDRESS),
+    ("address", ADDRESS),
+    ("addr", ADDRESS),
+    ("workers", REPLICAS),
+    ("replicas", REPLICAS),
+    ("num-replicas", REPLICAS),
+];
+
+const ADDRESS: &str = "`--http 127.0.0.1:8000` sets address and port";
+const REPLICAS: &str = "`replicas` of each service or stage is their number";
 
 /// The placeholder of the value of such a flag, which no message shows.
 pub(crate) const OF_UNKNOWN: &str = "UNKNOWN";
@@ -280,15 +292,15 @@ fn with_unknown(command: Command) -> Command {
     if listens { command.args(OF_OTHER_SERVERS.map(unknown)) } else { command }
 }
 
-/// A flag that does not exist, with the hint at the right one.
-fn unknown(name: &'static str) -> Arg {
+/// A flag that does not exist, with its hint.
+fn unknown((name, hint): (&'static str, &'static str)) -> Arg {
     Arg::new(name)
         .long(name)
         .hide(true)
         .value_name(OF_UNKNOWN)
         .num_args(0..=1)
         .default_missing_value("")
-        .value_parser(UnknownArgumentValueParser::suggest("`--http 127.0.0.1:8000` sets address and port"))
+        .value_parser(UnknownArgumentValueParser::suggest(hint))
 }
 
 // One paragraph is one line, which clap wraps at the width of the terminal.

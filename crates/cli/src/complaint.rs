@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use callboard_http_client::without_credentials;
-use clap::error::{ContextValue, ErrorKind};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::args::OF_UNKNOWN;
 
@@ -27,7 +27,14 @@ pub(crate) fn complaint(error: &clap::Error) -> Option<String> {
     let tip = lines.clone().filter_map(|line| line.strip_prefix("tip: ")).find(|tip| !tip.starts_with("to pass"));
     let choices = lines.find_map(|line| line.strip_prefix('[')?.strip_suffix(']'));
     let help = "--help lists what there is";
-    Some(format!("{complaint}; {}", tip.or(choices).unwrap_or(help)))
+    let serve = means_serve(error).then_some("`callboard serve FILE` serves a file");
+    Some(format!("{complaint}; {}", serve.or(tip).or(choices).unwrap_or(help)))
+}
+
+/// Whether an unknown command is a file, or the word of another server for `serve`.
+fn means_serve(error: &clap::Error) -> bool {
+    let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return false };
+    ["deploy", "dev", "run", "start", "up"].contains(&word.as_str()) || word.contains(['.', ':'])
 }
 
 /// The text of clap, in which words of the command line have no credentials.
@@ -77,6 +84,16 @@ mod tests {
     }
 
     #[test]
+    fn a_file_or_the_word_of_another_server_in_the_place_of_a_command_gets_a_hint() {
+        for line in ["app.py", "app:Service", "run app.py", "dev", "start models/"] {
+            let complaint = complaint_of(&format!("callboard {line}")).unwrap();
+            assert!(complaint.ends_with("'; `callboard serve FILE` serves a file"), "{complaint}");
+        }
+        let complaint = complaint_of("callboard stauts").unwrap();
+        assert!(complaint.ends_with("a similar subcommand exists: 'status'"), "{complaint}");
+    }
+
+    #[test]
     fn credentials_in_a_word_are_not_shown() {
         for line in [
             "call https://me:hunter2@host:port/ /a",
@@ -97,6 +114,10 @@ mod tests {
             let complaint = complaint_of(&format!("callboard {line}")).unwrap();
             assert!(complaint.ends_with("' found; `--http 127.0.0.1:8000` sets address and port"), "{complaint}");
             assert!(!complaint.contains(OF_UNKNOWN), "{complaint}");
+        }
+        for line in ["serve app.py --workers 4", "serve --replicas=2", "check --num-replicas"] {
+            let complaint = complaint_of(&format!("callboard {line}")).unwrap();
+            assert!(complaint.ends_with("' found; `replicas` of each service or stage is their number"), "{complaint}");
         }
     }
 }
