@@ -156,7 +156,9 @@ impl Drop for Scope {
     }
 }
 
-/// Charges `bytes` to the scope's account. Called before they are allocated.
+/// Charges `bytes` to the scope's account. Called before they are allocated. Inlined into the readers of types, which
+/// are compiled in other crates.
+#[inline]
 pub(crate) fn charge(bytes: usize) -> Result<(), ChargeError> {
     match GRANTED.get().checked_sub(bytes) {
         Some(left) => {
