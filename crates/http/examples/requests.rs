@@ -1,9 +1,10 @@
 //! Sends the given number of requests over loopback, one after the other: a program whose instructions are counted.
 //!
 //! `benches/metrics-cost.sh` and `benches/cost-since.sh` run it under callgrind. The argument `log` after the number
-//! adds an access log in memory, in the format of the command line. With `tensor`, each request is an array of one
-//! mebibyte that is returned. With `encoded` or `encoded-large`, each is JSON of 100 bytes or 64 KiB for a stage that
-//! takes its input encoded, as one in another process does. The client does little work, on its own thread.
+//! adds an access log in memory, in the format of the command line. With `batches`, the stage makes batches. With
+//! `tensor`, each request is an array of one mebibyte that is returned. With `encoded` or `encoded-large`, each is JSON
+//! of 100 bytes or 64 KiB for a stage that takes its input encoded, as one in another process does. The client does
+//! little work, on its own thread.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -77,7 +78,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let eight = Payload::new(8).into_inner::<Encoded>()?;
     let encoded = Stage::<Encoded, Encoded>::each("encoded", move |_: &Encoded| Ok(eight.clone()));
-    let app = App::new().route("/add", Stage::each("add", |n: &u64| Ok(n + 1)));
+    let add = Stage::each("add", |n: &u64| Ok(n + 1));
+    let app = App::new().route("/add", if mode == "batches" { add.max_batch_size(32) } else { add });
     let app = app.route("/encoded", encoded.of_types::<Value, Value>());
     let node = app.route("/echo", Stage::each("echo", |tensor: &Tensor| Ok(tensor.clone()))).start().await?;
     let listener = TcpListener::bind("127.0.0.1:0").await?;

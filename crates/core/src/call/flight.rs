@@ -37,6 +37,8 @@ pub(crate) struct Flight {
     abandoned: AtomicBool,
     /// Whether it was given up because of its deadline, not because its caller left.
     late: AtomicBool,
+    /// Whether its caller has no other call in its task.
+    pub(crate) is_alone: bool,
     /// Whether its stages run on this node only.
     pub(crate) stays_here: bool,
     /// Whether it runs on the candidate of a rollout: other nodes have another revision of its stages.
@@ -70,6 +72,7 @@ impl Flight {
             priority,
             session: None,
             is_patient: false,
+            is_alone: false,
             abandoned,
             late,
             stays_here: false,

@@ -184,12 +184,27 @@ impl<'a> EdgeHandle<'a> {
         payload: Payload,
         options: CallOptions,
     ) -> Result<(Reply, PendingOutcome), CallError> {
-        let flight = LocalClient::flight_of(&admission, &options);
-        let finish = |call: AdmittedCall, reply| {
-            call.settle();
-            (reply, PendingOutcome(call))
-        };
-        run_admitted(clock::now(), AdmittedCall::new(admission, flight), payload, finish).await
+        self.submit_unwritten_of(admission, payload, options, false).await
+    }
+
+    /// As [`submit_unwritten`](Self::submit_unwritten). `is_alone` says that the edge makes no other call in the same
+    /// task until this one has ended: it is in no burst of one task, so quick code may run in its poll.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit).
+    pub async fn submit_unwritten_of(
+        self,
+        admission: Admission,
+        payload: Payload,
+        options: CallOptions,
+        is_alone: bool,
+    ) -> Result<(Reply, PendingOutcome), CallError> {
+        let mut flight = LocalClient::new_flight(&admission, &options, Admission::latest_deadline);
+        // The members of an ensemble have one task.
+        flight.is_alone = is_alone && admission.route().graph().is_row();
+        let flight = Arc::new(flight);
+        run_admitted(clock::now(), AdmittedCall::new(admission, flight), payload, PendingOutcome::of).await
     }
 
     /// Runs an admitted call and reads its outputs one by one: for edges.
@@ -289,6 +304,11 @@ impl<'a> EdgeHandle<'a> {
 pub struct PendingOutcome(AdmittedCall);
 
 impl PendingOutcome {
+    fn of(call: AdmittedCall, reply: Reply) -> (Reply, Self) {
+        call.settle();
+        (reply, Self(call))
+    }
+
     /// The use of the response caches of the call's stages; `None` if no stage has one.
     #[must_use]
     pub fn cache_use(&self) -> Option<CacheUse> {

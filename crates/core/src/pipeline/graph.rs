@@ -102,6 +102,11 @@ impl<S> Graph<S> {
         steps.filter_map(|step| if let Self::Remote(stage) = step { Some(&stage.name) } else { None }).collect()
     }
 
+    /// Whether the item is in one step at a time.
+    pub(crate) fn is_row(&self) -> bool {
+        self.steps().iter().all(|step| matches!(step, Self::Stage(_) | Self::Map { .. }))
+    }
+
     /// Whether a step asks an actor.
     pub(crate) fn asks_actors(&self) -> bool {
         self.single_steps().into_iter().any(|step| matches!(step, Self::Ask { .. }))

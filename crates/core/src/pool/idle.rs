@@ -108,19 +108,32 @@ impl Pool {
 
     /// Why an entry may leave alone, now, if a replica is free and this thread may run it.
     fn release_alone(&self, entry: &Entry, now: Instant) -> Option<ReleaseReason> {
-        // The entries of one burst come one after the other: the first of them does not know of the next. So all that
-        // could be in one batch meet in the queue.
-        let is_single = !self.policy().has_batches() && self.policy().max_delay.is_zero();
+        let is_single = self.policy().max_delay.is_zero() && self.needs_no_company(entry, now);
         let is_first = self.queued_by_all() == 1 && entry.flight.session.is_none() && !self.entrance.is_isolating();
         if !is_single || !is_first || !self.may_run_without_actor(entry) {
             return None;
         }
         let load = Load::new(1, entry.cost);
-        let waiting = QueueState { load, last_batch: self.last_batch(), ..QueueState::default() };
+        let waiting = QueueState { load, ..QueueState::default() };
         match self.policy().decide(now, &waiting) {
             Release::Now(reason) if self.has_time(entry) => Some(reason),
             _ => None,
         }
+    }
+
+    /// Whether nothing could be in one batch with the entry.
+    ///
+    /// The entries of one burst come one after the other: the first of them does not know of the next. So where they
+    /// could share a batch they meet in the queue. A burst is made in one task, or by several callers at about the same
+    /// time. A call that is alone in its task belongs to none if the last batch had one entry, and began longer ago than
+    /// quick code takes. Others that follow at once find that batch too young, and lose one run of quick code at most.
+    fn needs_no_company(&self, entry: &Entry, now: Instant) -> bool {
+        if !self.policy().has_batches() {
+            return true;
+        }
+        let is_late = |last: Instant| now.saturating_duration_since(last) > QUICK;
+        let is_sparse = || self.last_batch() <= 1 && self.demand.last_batch().is_none_or(is_late);
+        entry.flight.is_alone && self.is_task() && is_sparse()
     }
 
     /// Whether the entry's code may run without the replica's actor.

@@ -7,6 +7,7 @@ mod actor_life;
 mod actors;
 mod admission;
 mod ahead;
+mod alone;
 mod asynchronous;
 mod blocking;
 mod calls;

@@ -50,6 +50,8 @@ pub struct RequestContext<'a> {
     pub has_trace: bool,
     /// Whether its caller is sent the trace of an error.
     pub sends_traces: bool,
+    /// Whether it makes one call alone in its task.
+    pub is_alone: bool,
     /// The owner of its API key, or the caller that the app has named, if one is required.
     pub key_holder: Option<&'a KeyHolder>,
 }

@@ -54,7 +54,8 @@ pub(crate) async fn call<B: RequestBody>(
     let ArrivedCall { admission, payload, options, deadline, budget } = arrived;
     match response_kind {
         ResponseKind::Whole(accepted) => {
-            let (reply, unwritten) = client.edge().submit_unwritten(admission, payload, options).await?;
+            let submitted = client.edge().submit_unwritten_of(admission, payload, options, context.is_alone);
+            let (reply, unwritten) = submitted.await?;
             let response = match unwritten.response() {
                 None => respond::whole(reply.payload, accepted, &compression, &budget).await,
                 // Boxed: keeps the future of calls without it small.

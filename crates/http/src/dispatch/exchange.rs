@@ -132,6 +132,7 @@ impl<'a> Exchange<'a> {
             span: trace.and_then(RequestTrace::span),
             has_trace: trace.is_some(),
             sends_traces: self.sends_traces,
+            is_alone: false,
             key_holder,
         }
     }

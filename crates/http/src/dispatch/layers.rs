@@ -23,7 +23,7 @@ use super::destination::Destination;
 use super::exchange::{Exchange, Outcome};
 use super::{EdgeState, HttpEdge, ServedNode};
 use crate::asgi;
-use crate::call::{self, functions};
+use crate::call::{self, RequestContext, functions};
 use crate::describe;
 use crate::error::ApiError;
 use crate::guard::{Admitted, NamedHost};
@@ -85,6 +85,8 @@ impl HttpEdge {
                         line.set_key_holder(holder);
                     }
                     let context = |node| exchange.context(node, holder.as_ref());
+                    // A connection of HTTP/1 has one request at a time.
+                    let alone = |node| RequestContext { is_alone: is_polled, ..context(node) };
                     match exchange.target.destination(&edge.protocols, &request) {
                         Destination::Starting => {
                             let (head, body) = request.into_parts();
@@ -103,7 +105,7 @@ impl HttpEdge {
                         Destination::Call(node, route, style) => {
                             edge.tell_client(&mut request, route, peer);
                             let outcome = {
-                                let call = pin!(call::call(context(node), route, style, &mut request));
+                                let call = pin!(call::call(alone(node), route, style, &mut request));
                                 edge.unless_aborted(pin!(contain_future(call)), is_polled).await
                             };
                             (outcome, unread_body(&request))
@@ -114,7 +116,7 @@ impl HttpEdge {
                                 Ok(Err(error))
                             } else {
                                 // Boxed to keep this future small.
-                                let mut call = Box::pin(call::with_optional_body(context(node), route, &mut request));
+                                let mut call = Box::pin(call::with_optional_body(alone(node), route, &mut request));
                                 edge.unless_aborted(pin!(contain_future(call.as_mut())), is_polled).await
                             };
                             (outcome, unread_body(&request))

@@ -1,5 +1,6 @@
 //! The edge over HTTP/2 with prior knowledge.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use callboard_core::{App, Stage, StreamStage};
@@ -53,6 +54,37 @@ async fn calls_share_one_connection() {
         assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), json);
     }
     assert_eq!(server.metric("callboard_http_connections_accepted_total").await, Some(2.0));
+}
+
+/// A connection of HTTP/1 has one request at a time, so its request may run quick code of batches in its own poll.
+#[tokio::test]
+async fn a_request_is_not_alone_in_the_task_of_its_connection() {
+    let tasks = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&tasks);
+    let stage = Stage::each("tasks", move |n: &u64| {
+        seen.lock().unwrap().push(tokio::task::id());
+        Ok(*n)
+    });
+    let server = Server::for_app(App::new().route("/tasks", stage.max_batch_size(8)), HttpConfig::default()).await;
+    // The first request, before the code is known to be quick.
+    let runs_in_replica = || {
+        let tasks = tasks.lock().unwrap();
+        tasks.first() == tasks.last()
+    };
+    let mut http1 = server.connect().await;
+    for number in 0.. {
+        assert_eq!(http1.post("/tasks", &[("content-type", "application/json")], "1").await.status, 200);
+        if !runs_in_replica() {
+            break;
+        }
+        assert!(number < 1000, "no request of HTTP/1 runs it");
+    }
+    let mut http2 = connect(&server).await;
+    for _ in 0..50 {
+        let response = http2.send_request(post(&server, "/tasks", Full::from("1"))).await.unwrap();
+        assert_eq!(response.status(), StatusCode::OK);
+        assert!(runs_in_replica());
+    }
 }
 
 /// A sensitive value is never kept there.
