@@ -576,6 +576,23 @@ fn the_worker_in_javascript_conforms_and_its_example_runs() {
     assert_eq!(answer(&server, "/shout", &json!("hello")), (200, json!("HELLO")));
 }
 
+/// NumPy 1.26 has wheels for Python 3.9 to 3.12.
+#[test]
+fn the_package_passes_the_tests_of_its_arrays_with_numpy_1() {
+    let newest = "import sys; sys.exit(sys.version_info >= (3, 13))";
+    if process::run(Command::new("python3").args(["-c", newest])).is_err() {
+        eprintln!("skipped the tests with NumPy 1: `python3` is newer than its wheels");
+        return;
+    }
+    let Some(python) = Python::with("numpy-1") else { return };
+    let mut command = Command::new(python.program("python"));
+    command.args(["-u", "-m", "pytest", "-q", "-p", "no:cacheprovider"]);
+    let of_arrays = ["envelope", "signature", "shared_memory", "hints", "frames", "media", "client_calls"];
+    command.args(of_arrays.map(|name| format!("tests/test_{name}.py")));
+    command.current_dir(package()).env("PYTHONPATH", package().join("src"));
+    process::run(&mut command).unwrap_or_else(|error| panic!("{error}"));
+}
+
 #[test]
 fn the_package_passes_its_own_tests() {
     let Some(python) = python() else { return };
