@@ -76,8 +76,8 @@ async fn calls_of_one_moment_meet_in_a_batch() {
 async fn members_of_an_ensemble_meet_in_a_batch() {
     let seen = Arc::default();
     let stage = sizes("sizes", &seen);
-    let members = (0..3).map(|_| Pipeline::from(stage.clone()));
-    let all = Pipeline::ensemble_of(members);
+    // Its members share the state of the call.
+    let all = Pipeline::ensemble_partial(vec![stage.clone(), stage.clone(), stage.clone()]);
     let node = App::new().route("/route", stage).route("/all", all).start().await.unwrap();
     let client = node.client();
     warm_up(&client).await;
