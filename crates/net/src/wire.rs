@@ -78,6 +78,8 @@ fn origin(options: &CallOptions) -> Option<Box<Origin>> {
     Some(Box::new(Origin {
         caller: text(options.caller()),
         path: text(options.path()),
+        method: text(options.method()),
+        client: text(options.client_address()),
         headers: owned(options.headers()),
         query: owned(options.query_pairs()),
         tags: owned(options.tags()),
@@ -99,18 +101,19 @@ pub(crate) fn with_origin(
     origin: Origin,
     called: Option<&Route>,
 ) -> Result<CallOptions, CallError> {
-    let Origin { caller, path, headers, query, tags } = origin;
+    let Origin { caller, path, method, client, headers, query, tags } = origin;
     let none = RequestFields::default();
     let fields = called.map(|route| route.request_fields().unwrap_or(&none));
-    // A name with a colon is no header, but what the edge of a node has told of the request.
-    let is_read =
-        |fields: &RequestFields, name: &str| fields.has_header(name) || (name.starts_with(':') && *fields != none);
-    let headers = headers.into_iter().filter(|(name, _)| fields.is_none_or(|fields| is_read(fields, name)));
+    let headers = headers.into_iter().filter(|(name, _)| fields.is_none_or(|fields| fields.has_header(name)));
     let query = query.into_iter().filter(|(name, _)| fields.is_none_or(|fields| fields.has_query(name)));
-    let path = Some(path).filter(|path| !path.is_empty() && fields.is_none_or(|fields| *fields != none));
+    let is_told = fields.is_none_or(|fields| *fields != none);
+    let [path, method, client] =
+        [path, method, client].map(|fact| Some(fact).filter(|fact| is_told && !fact.is_empty()));
     let caller = Some(caller).filter(|caller| !caller.is_empty());
     let options = caller.into_iter().fold(options, CallOptions::with_caller);
     let options = path.into_iter().fold(options, CallOptions::with_path);
+    let options = method.into_iter().fold(options, CallOptions::with_method);
+    let options = client.into_iter().fold(options, CallOptions::with_client_address);
     let options = headers.fold(options, |options, (name, value)| options.with_header(name, value));
     let options = query.fold(options, |options, (name, value)| options.with_query(name, value));
     let options = tags.into_iter().fold(options, |options, (name, value)| options.with_tag(name, value));

@@ -88,6 +88,8 @@ pub(crate) fn call_heads(contexts: &[CallContext]) -> Vec<CallHead> {
         headers: by_name(context.headers()),
         query: by_name(context.query_pairs()),
         path: context.path().map(str::to_owned),
+        method: context.method().map(str::to_owned),
+        client: context.client_address().map(str::to_owned),
         tags: by_name(context.tags()),
     };
     contexts.iter().map(head).collect()
@@ -238,6 +240,8 @@ mod tests {
             .with_query("q", "3")
             .with_tag("t", "5")
             .with_path("/p")
+            .with_method("PUT")
+            .with_client_address("10.0.0.7")
             .with_session_key(SessionKey::from("s"))
             .with_deadline(Deadline::after(Instant::now(), Duration::from_secs(1000)));
         let context = node.call_with(options).await;
@@ -245,6 +249,7 @@ mod tests {
         assert!((900_000..=1_000_000).contains(&head.remaining_ms.unwrap()), "{head:?}");
         assert_eq!((head.request_id.as_deref(), head.caller.as_deref()), (Some("r-1"), Some("ada")));
         assert_eq!((head.route.as_deref(), head.path.as_deref()), (Some("/child"), Some("/p")));
+        assert_eq!((head.method.as_deref(), head.client.as_deref()), (Some("PUT"), Some("10.0.0.7")));
         assert_eq!(head.session, context.session().map(SessionKey::number));
         let pairs = |pairs: &[(&str, &str)]| {
             pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect::<BTreeMap<_, _>>()

@@ -52,6 +52,8 @@ class Item(msgspec.Struct):
     tags: dict[str, str] = {}
     query: dict[str, str] = {}
     path: str | None = None
+    method: str | None = None
+    client: str | None = None
 
 
 class BatchHead(msgspec.Struct, tag="batch", tag_field="type"):
@@ -116,10 +118,6 @@ class Batch:
 
 
 def _context(item: Item, now: float, batch: int, index: int) -> Context:
-    headers, method, client = item.headers, None, None
-    if headers:
-        # What the node says of the request: no header has a colon in its name.
-        method, client = headers.pop(":method", None), headers.pop(":client", None)
     # In the order of its fields: names would double what it costs, and each item has one.
     return Context(
         item.request_id,
@@ -127,13 +125,13 @@ def _context(item: Item, now: float, batch: int, index: int) -> Context:
         item.caller,
         item.traceparent,
         item.session,
-        headers,
+        item.headers,
         item.tags,
         item.query,
         item.path,
         None if item.remaining_ms is None else now + item.remaining_ms / 1000,
-        method,
-        client,
+        item.method,
+        item.client,
         False,
         (batch, index),
     )

@@ -171,6 +171,12 @@ pub struct Origin {
     /// The path of its request; empty for none.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub path: String,
+    /// The method of its request; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub method: String,
+    /// The address of the request's client; empty for none.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub client: String,
     /// Headers of its request.
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "limited::<_, _, MAX_PAIRS>")]
     pub headers: Vec<(String, String)>,

@@ -55,6 +55,8 @@ fn origin(reader: &mut HeaderReader<'_>) -> Option<Origin> {
         match name {
             b"caller" => origin.caller = value.text()?.to_owned(),
             b"path" => origin.path = value.text()?.to_owned(),
+            b"method" => origin.method = value.text()?.to_owned(),
+            b"client" => origin.client = value.text()?.to_owned(),
             b"headers" => origin.headers = value.pairs()?,
             b"query" => origin.query = value.pairs()?,
             b"tags" => origin.tags = value.pairs()?,
@@ -227,12 +229,11 @@ mod tests {
 
     fn origins() -> impl Strategy<Value = Option<Box<Origin>>> {
         let pairs = || prop::collection::vec((".{0,9}", ".{0,60}"), 0..4);
-        let origins = (".{0,40}", ".{0,40}", pairs(), pairs(), pairs());
-        prop::option::of(
-            origins.prop_map(|(caller, path, headers, query, tags)| {
-                Box::new(Origin { caller, path, headers, query, tags })
-            }),
-        )
+        let texts = (".{0,40}", ".{0,40}", ".{0,9}", ".{0,40}");
+        let origins = (texts, pairs(), pairs(), pairs());
+        prop::option::of(origins.prop_map(|((caller, path, method, client), headers, query, tags)| {
+            Box::new(Origin { caller, path, method, client, headers, query, tags })
+        }))
     }
 
     fn asks() -> impl Strategy<Value = Option<Box<Ask>>> {

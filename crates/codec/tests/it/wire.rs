@@ -84,6 +84,7 @@ fn a_caller_of_version_1_is_understood() {
         headers: pair("x-city", "Lima"),
         query: pair("q", "7"),
         tags: pair("tenant", "acme"),
+        ..Origin::default()
     };
     assert_eq!(header::<Call>(&frames[4]).origin.as_deref(), Some(&origin));
     assert_eq!(header::<Credit>(&frames[5]).items, 4);

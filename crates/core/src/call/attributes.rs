@@ -32,12 +32,33 @@ impl PairKind {
     }
 }
 
+/// What a request has once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RequestFact {
+    Path,
+    Method,
+    /// The address of its client.
+    Client,
+}
+
+impl RequestFact {
+    const ALL: [Self; 3] = [Self::Path, Self::Method, Self::Client];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Path => "path",
+            Self::Method => "method",
+            Self::Client => "client",
+        }
+    }
+}
+
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Attributes {
     pairs: [Pairs; 3],
-    path: Option<Box<str>>,
+    facts: [Option<Box<str>>; 3],
     pub(crate) extensions: CallExtensions,
-    /// Of all names and values, and of the path.
+    /// Of all names and values, and of the facts.
     bytes: usize,
     /// The first excess.
     excess: Option<Excess>,
@@ -69,9 +90,9 @@ impl Attributes {
         }
     }
 
-    pub(crate) fn set_path(&mut self, path: Box<str>) {
-        if self.take_bytes(path.len(), "path") {
-            self.path = Some(path);
+    pub(crate) fn set(&mut self, fact: RequestFact, text: Box<str>) {
+        if self.take_bytes(text.len(), fact.name()) {
+            self.facts[fact as usize] = Some(text);
         }
     }
 
@@ -93,8 +114,10 @@ impl Attributes {
     /// must not be able to make the inner call exceed a limit.
     pub(crate) fn inherit(&mut self, outer: &Self) {
         let excess = self.excess.take();
-        if let Some(path) = outer.path.as_ref().filter(|_| self.path.is_none()) {
-            self.set_path(path.clone());
+        for fact in RequestFact::ALL {
+            if let (None, Some(text)) = (self.get(fact), &outer.facts[fact as usize]) {
+                self.set(fact, text.clone());
+            }
         }
         for kind in PairKind::ALL {
             for (name, value) in &outer.pairs[kind as usize] {
@@ -105,7 +128,8 @@ impl Attributes {
         self.excess = excess;
     }
 
-    /// Writes all of it but the extensions, each name and value with its length, such as into a hash.
+    /// Writes what an answer may depend on, each name and value with its length, such as into a hash: all of it but the
+    /// extensions, and the address of the client, by which a cache would keep an answer for each client.
     pub(crate) fn write(&self, mut write: impl FnMut(&[u8])) {
         let mut text = |text: &str| {
             write(&(text.len() as u64).to_le_bytes());
@@ -116,8 +140,10 @@ impl Attributes {
                 [kind.plural(), name, value].into_iter().for_each(&mut text);
             }
         }
-        if let Some(path) = &self.path {
-            ["path", path].into_iter().for_each(text);
+        for fact in [RequestFact::Path, RequestFact::Method] {
+            if let Some(value) = self.get(fact) {
+                [fact.name(), value].into_iter().for_each(&mut text);
+            }
         }
     }
 
@@ -129,8 +155,8 @@ impl Attributes {
         self.pairs[kind as usize].iter().map(|(name, value)| (&**name, &**value))
     }
 
-    pub(crate) fn path(&self) -> Option<&str> {
-        self.path.as_deref()
+    pub(crate) fn get(&self, fact: RequestFact) -> Option<&str> {
+        self.facts[fact as usize].as_deref()
     }
 
     pub(crate) fn bytes(&self) -> usize {
@@ -145,8 +171,8 @@ impl Attributes {
                 format!("the call has more than {} {}", CallOptions::MAX_ATTRIBUTES, kind.plural())
             }
             Some(Excess::Bytes(what)) => format!(
-                "the call's {what} exceed the limit: headers, query parameters, tags and path may have \
-                 {} bytes together",
+                "the call's {what} exceed the limit: headers, query parameters, tags, path, method and client may \
+                 have {} bytes together",
                 CallOptions::MAX_ATTRIBUTE_BYTES
             ),
             Some(Excess::Twice(name)) => {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use callboard_codec::{DecodeError, charged_to};
 
-use super::attributes::PairKind;
+use super::attributes::{PairKind, RequestFact};
 use super::flight::Flight;
 use super::options::Priority;
 use super::response::ResponseFields;
@@ -43,6 +43,7 @@ use crate::id::{RouteName, StageName};
 /// | caller | if its caller gave one | the name of its API key | if a node gave one |
 /// | headers, query parameters | if its caller gave some | those that the [route reads](crate::RouteSpec::headers) | likewise, if its caller gave some |
 /// | path | if its caller gave one | if the route reads headers, query parameters or extensions | likewise, if its caller gave one |
+/// | method, address of the client | likewise | with the path | if a node gave them |
 /// | tags | if its caller gave some | – | if its caller gave some |
 /// | extensions | if its caller gave some | those that the [route reads](crate::RouteSpec::extension) | – |
 /// | session, priority, deadline, route | yes | yes | yes |
@@ -117,7 +118,20 @@ impl CallContext {
     /// parameters](crate::RouteSpec::query) or [extensions](crate::RouteSpec::extension).
     #[must_use]
     pub fn path(&self) -> Option<&str> {
-        self.flight.origin.as_ref()?.path()
+        self.flight.origin.as_ref()?.fact(RequestFact::Path)
+    }
+
+    /// The method of the request, such as `GET`, where there is a [path](Self::path) and the caller has said one.
+    #[must_use]
+    pub fn method(&self) -> Option<&str> {
+        self.flight.origin.as_ref()?.fact(RequestFact::Method)
+    }
+
+    /// The address of the request's client, such as `10.0.0.7`, where there is a [path](Self::path) and the edge knows
+    /// it. A stage's cache does not tell calls apart by it.
+    #[must_use]
+    pub fn client_address(&self) -> Option<&str> {
+        self.flight.origin.as_ref()?.fact(RequestFact::Client)
     }
 
     /// The value that the caller [attached](crate::CallOptions::with_tag) under this name.
@@ -149,7 +163,7 @@ impl CallContext {
         self.flight.origin.iter().flat_map(|origin| origin.pairs(PairKind::Tag))
     }
 
-    /// Whether both calls have the same caller, headers, query parameters, path, tags and extensions.
+    /// Whether both calls have the same caller, request (headers, query parameters, path, method, client), tags and extensions.
     #[must_use]
     pub fn has_caller_of(&self, other: &Self) -> bool {
         self.caller() == other.caller() && self.flight.attributes() == other.flight.attributes()

@@ -6,7 +6,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::attributes::{Attributes, Excess, PairKind};
+use super::attributes::{Attributes, Excess, PairKind, RequestFact};
 use super::context::OuterCall;
 use super::origin::Origin;
 use super::session::SessionKey;
@@ -312,7 +312,20 @@ impl CallOptions {
     /// Sets the path of the request for user code, as [`with_header`](Self::with_header) sets a header.
     #[must_use]
     pub fn with_path(self, path: impl Into<Box<str>>) -> Self {
-        self.with(|attributes| attributes.set_path(path.into()))
+        self.with(|attributes| attributes.set(RequestFact::Path, path.into()))
+    }
+
+    /// Sets the method of the request for user code, such as `GET`, as [`with_path`](Self::with_path) sets its path.
+    #[must_use]
+    pub fn with_method(self, method: impl Into<Box<str>>) -> Self {
+        self.with(|attributes| attributes.set(RequestFact::Method, method.into()))
+    }
+
+    /// Sets the address of the request's client for user code, as [`with_path`](Self::with_path) sets its path. It is
+    /// the one attribute by which a stage's cache does not tell calls apart.
+    #[must_use]
+    pub fn with_client_address(self, address: impl Into<Box<str>>) -> Self {
+        self.with(|attributes| attributes.set(RequestFact::Client, address.into()))
     }
 
     /// Sets a tag for user code, wherever it runs, such as a feature flag. No rights may depend on it: callers over
@@ -427,7 +440,23 @@ impl CallOptions {
     /// The path of the request, if set.
     #[must_use]
     pub fn path(&self) -> Option<&str> {
-        self.origin.as_ref()?.path()
+        self.fact(RequestFact::Path)
+    }
+
+    /// The method of the request, if set.
+    #[must_use]
+    pub fn method(&self) -> Option<&str> {
+        self.fact(RequestFact::Method)
+    }
+
+    /// The address of the request's client, if set.
+    #[must_use]
+    pub fn client_address(&self) -> Option<&str> {
+        self.fact(RequestFact::Client)
+    }
+
+    fn fact(&self, fact: RequestFact) -> Option<&str> {
+        self.origin.as_ref()?.fact(fact)
     }
 
     /// The id of the call, if set.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tracing::{Level, Span, level_enabled};
 
-use super::attributes::{Attributes, PairKind};
+use super::attributes::{Attributes, PairKind, RequestFact};
 use super::context::OuterCall;
 use super::isolated::NodeElsewhere;
 use super::options::CallOptions;
@@ -77,8 +77,8 @@ impl Origin {
         self.attributes.iter().flat_map(move |attributes| attributes.pairs(kind))
     }
 
-    pub(crate) fn path(&self) -> Option<&str> {
-        self.attributes.as_ref()?.path()
+    pub(crate) fn fact(&self, fact: RequestFact) -> Option<&str> {
+        self.attributes.as_ref()?.get(fact)
     }
 
     pub(crate) fn attribute_bytes(&self) -> usize {

@@ -148,11 +148,15 @@ async fn calls_with_different_attributes_share_no_answer() {
         CallOptions::new().with_header("lang", "fr"),
         CallOptions::new().with_tag("lang", "fr"),
         CallOptions::new().with_path("/fr"),
+        CallOptions::new().with_method("GET"),
     ];
-    for options in calls.iter().chain(&calls) {
-        node.client().call_with::<u64, u64>("/double", 5, options.clone()).await.unwrap();
+    for (address, calls) in [("10.0.0.7", &calls), ("10.0.0.8", &calls)] {
+        for options in calls {
+            let options = options.clone().with_client_address(address);
+            node.client().call_with::<u64, u64>("/double", 5, options).await.unwrap();
+        }
     }
-    assert_eq!(double.runs(), calls.len());
+    assert_eq!(double.runs(), calls.len(), "the addresses of clients are none of them");
 }
 
 /// Values of any type cannot be compared.

@@ -118,7 +118,7 @@ async fn arrive<'a, B: RequestBody, T>(
     let coding = head.coding;
     let parts = (request.uri(), request.headers(), request.extensions());
     let options = context.call_options(route, parts, deadline, &head)?;
-    let options = functions::with_method(options, route, style, request);
+    let options = functions::with_method_and_client(options, route, style, request);
     let read = {
         let mut body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
         read_body(form, input, &mut body).await?
@@ -128,7 +128,7 @@ async fn arrive<'a, B: RequestBody, T>(
     budget.charge(options.attribute_bytes())?;
     let (admission, payload) = match style {
         CallStyle::Function => Box::pin(read_arguments(&budget, admission, route, read, config)).await?,
-        CallStyle::Route | CallStyle::OptionalBody | CallStyle::Asgi => {
+        CallStyle::Route | CallStyle::Declared | CallStyle::Asgi => {
             read_payload(&budget, admission, route, read, config).await?
         }
     };
@@ -136,13 +136,13 @@ async fn arrive<'a, B: RequestBody, T>(
 }
 
 /// Answers a request to a route whose paths or methods are declared. The body of a safe method is not read.
-pub(crate) async fn with_optional_body<B: RequestBody>(
+pub(crate) async fn by_declared<B: RequestBody>(
     context: RequestContext<'_>,
     route: &Arc<Route>,
     request: &mut Request<B>,
 ) -> Result<Response, ApiError> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return call(context, route, CallStyle::OptionalBody, request).await;
+        return call(context, route, CallStyle::Declared, request).await;
     }
     let mut empty = Request::new(Body::empty());
     *empty.method_mut() = request.method().clone();
@@ -151,7 +151,7 @@ pub(crate) async fn with_optional_body<B: RequestBody>(
     *empty.extensions_mut() = request.extensions().clone();
     empty.headers_mut().remove(CONTENT_ENCODING);
     empty.headers_mut().remove(CONTENT_TYPE);
-    call(context, route, CallStyle::OptionalBody, &mut empty).await
+    call(context, route, CallStyle::Declared, &mut empty).await
 }
 
 /// The JSON that a request without a body stands for: no arguments, the input of a call without one or, of a declared
@@ -162,7 +162,7 @@ fn value_without_body(route: &Route, style: CallStyle) -> Option<Bytes> {
         (CallStyle::Function, Some(_)) => Some(Bytes::from_static(b"{}")),
         (_, Some(default)) => Some(default.to_string().into()),
         // Null is no file: without one the request is refused as by any other route.
-        (CallStyle::OptionalBody, None) if input.raw_body().is_none() && !is_file(input.schema()) => {
+        (CallStyle::Declared, None) if input.raw_body().is_none() && !is_file(input.schema()) => {
             Some(Bytes::from_static(b"null"))
         }
         (_, None) => None,

@@ -35,7 +35,7 @@ pub(super) enum Destination<'a> {
     /// One call of a route.
     Call(&'a ServedNode, &'a Arc<Route>, CallStyle),
     /// One call of a route whose paths or methods are declared.
-    OptionalBodyCall(&'a ServedNode, &'a Arc<Route>),
+    DeclaredCall(&'a ServedNode, &'a Arc<Route>),
     /// A request to a mounted app.
     Asgi(&'a ServedNode, &'a Arc<Route>),
     /// An ordered stream of calls of a route.
@@ -69,9 +69,7 @@ impl<'a> Target<'a> {
             {
                 Destination::CallStream(node, route, self.style)
             }
-            (Some(node), Some(route), _) if self.style == CallStyle::OptionalBody => {
-                Destination::OptionalBodyCall(node, route)
-            }
+            (Some(node), Some(route), _) if self.style == CallStyle::Declared => Destination::DeclaredCall(node, route),
             (Some(node), Some(route), _) => Destination::Call(node, route, self.style),
             (Some(node), None, Some(protocol)) => Destination::Protocol(node, protocol),
             (Some(node), None, None) => Destination::Page(node),
@@ -130,7 +128,7 @@ impl ServedNode {
         let is_called = called.is_some();
         let route = called.or_else(|| self.client.edge().routes_at(path).into_iter().next())?;
         // What calls a route does not change when another one gets its path.
-        let style = if route.is_direct() { CallStyle::Route } else { CallStyle::OptionalBody };
+        let style = if route.is_direct() { CallStyle::Route } else { CallStyle::Declared };
         Some(FoundRoute { route, style, is_called })
     }
 

@@ -110,13 +110,13 @@ impl HttpEdge {
                             };
                             (outcome, unread_body(&request))
                         }
-                        Destination::OptionalBodyCall(node, route) => {
+                        Destination::DeclaredCall(node, route) => {
                             edge.tell_client(&mut request, route, peer);
                             let outcome = if let Err(error) = edge.check_page(&request, peer) {
                                 Ok(Err(error))
                             } else {
                                 // Boxed to keep this future small.
-                                let mut call = Box::pin(call::with_optional_body(alone(node), route, &mut request));
+                                let mut call = Box::pin(call::by_declared(alone(node), route, &mut request));
                                 edge.unless_aborted(pin!(contain_future(call.as_mut())), is_polled).await
                             };
                             (outcome, unread_body(&request))

@@ -45,22 +45,20 @@ pub(crate) fn add(
     Ok(options)
 }
 
-/// What code finds the method of its request by, among the headers. No header of a request has a colon in its name.
-const METHOD: &str = ":method";
-
-/// The same for the address of its client.
-const CLIENT: &str = ":client";
-
 /// The address of the client, as an extension of a request, if the connection is the edge's own. A protocol has it of
 /// requests whose bodies it takes. See [`trusted_proxies`](crate::HttpConfig::trusted_proxies).
 #[derive(Clone, Copy, Debug)]
 pub struct ClientAddress(pub IpAddr);
 
 /// Adds the method by which a request calls its route, and the address of its client.
-pub(crate) fn add_method(options: CallOptions, method: Option<&str>, extensions: &Extensions) -> CallOptions {
-    let options = method.into_iter().fold(options, |options, method| options.with_header(METHOD, method));
+pub(crate) fn add_method_and_client(
+    options: CallOptions,
+    method: Option<&str>,
+    extensions: &Extensions,
+) -> CallOptions {
+    let options = method.into_iter().fold(options, CallOptions::with_method);
     let client = extensions.get::<ClientAddress>();
-    client.into_iter().fold(options, |options, client| options.with_header(CLIENT, client.0.to_string()))
+    client.into_iter().fold(options, |options, client| options.with_client_address(client.0.to_string()))
 }
 
 /// The head of a request, for the app that names its caller.

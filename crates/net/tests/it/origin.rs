@@ -14,7 +14,10 @@ use crate::lab::{Lab, builder, serve_app, url};
 fn describe(context: &CallContext) -> String {
     let pairs = |pairs: Vec<(&str, &str)>| format!("{pairs:?}");
     let (headers, query) = (pairs(context.headers().collect()), pairs(context.query_pairs().collect()));
-    format!("{:?} {:?} {headers} {query} {}", context.caller(), context.path(), pairs(context.tags().collect()))
+    let (caller, tags) = (context.caller(), pairs(context.tags().collect()));
+    let request =
+        [context.path(), context.method(), context.client_address()].map(|fact| fact.unwrap_or("-")).join(" ");
+    format!("{caller:?} {request} {headers} {query} {tags}")
 }
 
 fn tells(name: &str) -> Stage<i64, String> {
@@ -23,11 +26,12 @@ fn tells(name: &str) -> Stage<i64, String> {
 
 fn options() -> CallOptions {
     let options = CallOptions::new().with_caller("web").with_path("/run").with_header("x-city", "Lima");
+    let options = options.with_method("PUT").with_client_address("10.0.0.7");
     options.with_query("q", "7").with_tag("tenant", "acme").with_tag("flag", "on")
 }
 
 const FACTS: &str =
-    r#"Some("web") Some("/run") [("x-city", "Lima")] [("q", "7")] [("tenant", "acme"), ("flag", "on")]"#;
+    r#"Some("web") /run PUT 10.0.0.7 [("x-city", "Lima")] [("q", "7")] [("tenant", "acme"), ("flag", "on")]"#;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_stage_on_another_node_sees_the_caller_and_its_request_as_on_its_own() {
@@ -51,7 +55,7 @@ async fn a_stage_on_another_node_sees_the_caller_and_its_request_as_on_its_own()
         let told: String = client.call_with(route, 1_i64, options()).await.unwrap();
         assert_eq!(told, FACTS, "{route}");
         let nothing: String = client.call(route, 1_i64).await.unwrap();
-        assert_eq!(nothing, "None None [] [] []", "{route}");
+        assert_eq!(nothing, "None - - - [] [] []", "{route}");
     }
     let replies: Vec<_> = client.replies_with::<i64, String>("/streams", 1, options()).unwrap().collect().await;
     assert_eq!(replies.into_iter().map(Result::unwrap).collect::<Vec<_>>(), [FACTS, FACTS]);
@@ -74,11 +78,11 @@ async fn only_a_node_may_name_a_caller_and_a_route_gets_the_fields_that_it_reads
     let told: String = node.call_with("/tells", 1_i64, options()).await.unwrap();
     assert_eq!(told, FACTS.replace(r#"[("q", "7")]"#, "[]"));
     let told: String = node.call_with("/plain", 1_i64, options()).await.unwrap();
-    assert_eq!(told, r#"Some("web") None [] [] [("tenant", "acme"), ("flag", "on")]"#);
+    assert_eq!(told, r#"Some("web") - - - [] [] [("tenant", "acme"), ("flag", "on")]"#);
 
     let tagged = CallOptions::new().with_tag("tenant", "acme");
     let told: String = client.call_with("/tells", 1_i64, tagged.clone()).await.unwrap();
-    assert_eq!(told, r#"None None [] [] [("tenant", "acme")]"#);
+    assert_eq!(told, r#"None - - - [] [] [("tenant", "acme")]"#);
     let error = client.call_with::<i64, String>("/tells", 1, tagged.with_caller("web")).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{error}");
     assert!(error.message().contains("`caller`") && !error.was_started(), "{error}");

@@ -239,6 +239,8 @@ fn call(head: &CallHead, inner: Option<(&LocalClient, Arc<dyn InnerCalls>)>) -> 
     options = head.headers.iter().fold(options, |options, (name, value)| options.with_header(&**name, &**value));
     options = head.query.iter().fold(options, |options, (name, value)| options.with_query(&**name, &**value));
     options = head.path.iter().fold(options, |options, path| options.with_path(path.as_str()));
+    options = head.method.iter().fold(options, |options, method| options.with_method(method.as_str()));
+    options = head.client.iter().fold(options, |options, client| options.with_client_address(client.as_str()));
     options = head.tags.iter().fold(options, |options, (name, value)| options.with_tag(&**name, &**value));
     IsolatedCall::new(Deadline::after(Instant::now(), remaining), &options, inner)
 }

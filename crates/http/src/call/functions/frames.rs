@@ -278,7 +278,7 @@ impl InputDecoder {
         let budget = self.client.edge().codec_budget(account, Deadline::at(end));
         let decode = move |bytes: &Bytes| match style {
             CallStyle::Function => arguments::decode(&route, Format::Envelope, bytes, &limits),
-            CallStyle::Route | CallStyle::OptionalBody | CallStyle::Asgi => {
+            CallStyle::Route | CallStyle::Declared | CallStyle::Asgi => {
                 payload(route.input(), Format::Envelope, bytes, &limits)
             }
         };

@@ -14,7 +14,7 @@ use callboard_core::edge::Route;
 use callboard_core::{CallOptions, split_route_name};
 
 pub(crate) use crate::request::arguments::name_of;
-use crate::request::request_fields::add_method;
+use crate::request::request_fields::add_method_and_client;
 use crate::respond::stream::StreamForm;
 
 /// The style of a call, which decides the content of the body.
@@ -24,8 +24,8 @@ pub(crate) enum CallStyle {
     Route,
     /// As a function: the body holds arguments.
     Function,
-    /// By a path or method that the route declares: without a body the input is null, or the object without fields.
-    OptionalBody,
+    /// By a path or method that the route declares: without a body the input is its default, or null.
+    Declared,
     /// By a path of a mounted app: the request is given to it whole.
     Asgi,
 }
@@ -56,7 +56,7 @@ pub(crate) fn method_of<B>(request: &Request<B>) -> Option<&str> {
 
 /// Adds the method by which a request calls this route, and its client, where the code reads anything of the request.
 /// The method of a function is in its name; a caller may say none.
-pub(crate) fn with_method<B>(
+pub(crate) fn with_method_and_client<B>(
     options: CallOptions,
     route: &Route,
     style: CallStyle,
@@ -70,5 +70,5 @@ pub(crate) fn with_method<B>(
         Some(name) => split_route_name(name).0,
         None => method_of(request),
     };
-    add_method(options, method, request.extensions())
+    add_method_and_client(options, method, request.extensions())
 }

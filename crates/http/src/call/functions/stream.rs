@@ -30,7 +30,7 @@ use prometheus_client::metrics::counter::Counter;
 use tokio::time::sleep;
 
 use super::frames::{FrameReader, StreamState};
-use super::{CallStyle, with_method};
+use super::{CallStyle, with_method_and_client};
 use crate::call::RequestContext;
 use crate::call::context::with_head;
 use crate::error::ApiError;
@@ -66,7 +66,7 @@ pub(crate) fn answer(
     let options = with_head(CallOptions::new(), &head);
     let parts = (request.uri(), request.headers(), request.extensions());
     let options = context.with_request(options, route, parts)?;
-    let options = with_method(options, route, style, &request);
+    let options = with_method_and_client(options, route, style, &request);
     let attributes = context.client.edge().held_bytes();
     attributes.grow(options.attribute_bytes() as u64)?;
     let timeout = head.timeout;
