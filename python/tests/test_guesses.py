@@ -12,7 +12,7 @@ import pytest
 
 import callboard as cb
 from callboard._envelope import encode
-from callboard._errors import error_map
+from callboard._errors import _warn_of_headers, error_map
 from callboard._target import TargetError, routes_of
 
 fastapi = pytest.importorskip("fastapi")
@@ -105,6 +105,39 @@ def test_an_exception_of_fastapi_has_its_status() -> None:
     assert error_map(error) == {"message": "no such item", "status": 404, "headers": [("x-reason", "gone")]}
     with pytest.raises(TypeError, match=r"the first argument is the status, not 'bad': HTTPException\(400, …\)"):
         cb.HTTPException("bad", 400)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Set-Cookie": "a=b"},
+        {"Content-Type": "text/plain"},
+        {"Vary": "origin"},
+        {"Server": "own"},
+        {"Date": "today"},
+        {"x-request-id": "7"},
+        {"Access-Control-Allow-Origin": "*"},
+        {"x-name": "\u540d"},
+        {"x-count": 3},
+        {"x y": "1"},
+    ],
+)
+def test_an_exception_of_fastapi_loses_no_more_than_headers_that_cannot_be_sent(
+    headers: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    _warn_of_headers.cache_clear()
+    told = {"message": "log in first", "status": 401, "headers": [("WWW-Authenticate", "Bearer")]}
+    for _ in range(2):
+        error = fastapi.HTTPException(401, "log in first", headers={"WWW-Authenticate": "Bearer", **headers})
+        assert error_map(error) == told
+    assert [next(iter(headers)) in record.getMessage() for record in caplog.records] == [True], "once"
+
+
+def test_an_exception_of_fastapi_keeps_as_many_headers_as_can_be_sent() -> None:
+    many = {f"x-{number}": "1" for number in range(20)}
+    told = error_map(fastapi.HTTPException(429, {"why": 1}, headers={"Retry-After": "3", "retry-after": "4", **many}))
+    assert (told["status"], told["retry_after_ms"], told["details"]) == (429, 3000, {"why": 1})
+    assert told["headers"] == list(many.items())[:15]
 
 
 def test_a_result_that_cannot_be_sent_names_its_cure() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
+import logging
 import os
 import sys
 import traceback
@@ -16,6 +18,7 @@ import msgspec
 from callboard._arrays import plain as plain_of
 from callboard._envelope import EnvelopeError, type_name
 from callboard._exceptions import CallError, HTTPException, InvalidInput
+from callboard._headers import sendable
 from callboard._runner import Cancelled
 from callboard._said import MAX_TEXT, clip, said
 from callboard._target import TargetError
@@ -28,6 +31,7 @@ _MAX_DETAIL_LEVELS = 32
 _MAX_CAUSES = 1000
 _PACKAGE = os.path.dirname(os.path.abspath(__file__))
 
+log = logging.getLogger("callboard")
 _encode = msgspec.msgpack.Encoder().encode
 E = TypeVar("E", bound=BaseException)
 
@@ -109,7 +113,16 @@ def _from_starlette(error: Any) -> HTTPException | None:
     kinds = ((kind.__module__, kind.__name__) for kind in type(error).__mro__)
     if ("starlette.exceptions", "HTTPException") not in kinds or not 400 <= error.status_code <= 599:
         return None
-    return HTTPException(error.status_code, error.detail, error.headers)
+    headers, left_out = sendable(error.headers)
+    if left_out:
+        _warn_of_headers(tuple(sorted(set(left_out))))
+    return HTTPException(error.status_code, error.detail, headers)
+
+
+@functools.lru_cache(maxsize=64)
+def _warn_of_headers(names: tuple[str, ...]) -> None:
+    """Once for each set of names, and again after many other ones."""
+    log.warning("an HTTPException of FastAPI loses headers that the answer of an error cannot have: %s", names)
 
 
 def _http_error(error: HTTPException) -> dict[str, Any]:

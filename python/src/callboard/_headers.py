@@ -50,6 +50,7 @@ NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
+# What code may give as headers.
 Headers = Mapping[str, str] | Iterable[tuple[str, str]]
 
 
@@ -87,3 +88,15 @@ def checked(headers: Headers | None, *, of_response: bool = False) -> list[tuple
     if len(found) > MAX_HEADERS or sum(len(name) + len(value) for name, value in found) > MAX_BYTES:
         raise ValueError(f"the headers of {what} are at most {MAX_HEADERS}, with {MAX_BYTES} bytes in all")
     return found
+
+
+def sendable(headers: Headers | None) -> tuple[list[tuple[str, str]], list[str]]:
+    """The headers that the answer of an error can have, as pairs, and the names of the others."""
+    kept: list[tuple[str, str]] = []
+    left_out = []
+    for pair in pairs_of(headers):
+        try:
+            kept = checked([*kept, pair])
+        except ValueError:
+            left_out.append(str(pair[0]) if isinstance(pair, (tuple, list)) and pair else repr(pair))
+    return kept, left_out
