@@ -432,7 +432,7 @@ impl Authority {
             token: joining.token.to_owned(),
             certificate_life: token.certificate_life,
         };
-        // On a full disk it fails here, and the token keeps its use.
+        // A full disk mostly fails here, and the token keeps its use. After a later error the same key has it still.
         let claim = if known.is_none() { Some(store.prepare_name(name, &record)?) } else { None };
         if !store.claim_use(joining.token, token, &record.joined_with, name)? {
             return Err(JoinDenied::UsedUpToken);

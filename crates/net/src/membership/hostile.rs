@@ -23,6 +23,11 @@ impl Lone {
         self.heard_of(1, gossip)
     }
 
+    /// A member tells of itself.
+    fn joins(&mut self, number: usize) -> Vec<Output> {
+        self.heard_of(number, Gossip::Members { mask: 0, wants_answer: false, members: alive(number..number + 1) })
+    }
+
     /// A member says this, no sooner than it may.
     fn heard_of(&mut self, number: usize, gossip: Gossip) -> Vec<Output> {
         self.now += Duration::from_millis(10);
@@ -177,26 +182,48 @@ fn a_stranger_that_is_dead_takes_a_place_again_with_each_life() {
     assert_eq!((lone.state(100), lone.state(300)), (Some(State::Down), Some(State::Alive)));
     lone.told((100..100 + PLACES).map(|number| Member::alive(id(number, 3))).collect());
     assert_eq!(lone.state(100), Some(State::Down));
+    lone.told((100..100 + PLACES).map(|number| Member::new(id(number, 4), 0, State::Suspect)).collect());
+    assert_eq!(lone.state(100), Some(State::Down), "a suspicion of a life is a word of it");
     // A death of a stranger is no news, nor a suspicion.
     let (dead, suspected) = (Member::down(id(500, 1)), Member::new(id(501, 1), 0, State::Suspect));
     lone.told(vec![dead, suspected]);
     assert_eq!([500, 501].map(|number| lone.state(number)), [None, None]);
 }
 
-#[test]
-fn a_member_that_is_heard_has_room_where_liars_have_filled_the_list() {
-    let (liars, heard) = (40, MAX_MEMBERS - 100);
+/// A node whose list is full: of the strangers of forty liars, and of members that were heard, from 5,000 on. Returns
+/// the number of the next member, too.
+fn full() -> (Lone, usize) {
+    let liars = 40;
     let mut lone = Lone::with_members(liars);
     for liar in 1..=liars {
         let members = alive(liar * 100..liar * 100 + 100);
         lone.heard_of(liar, Gossip::Members { mask: u64::MAX, wants_answer: false, members });
     }
     assert_eq!(lone.node.members().count(), liars + MAX_STRANGERS);
-    for number in 5_000..5_000 + heard {
-        lone.heard_of(number, Gossip::Members { mask: 0, wants_answer: false, members: alive(number..number + 1) });
-    }
+    let next = 5_000 + MAX_MEMBERS - MAX_STRANGERS - liars;
+    (5_000..next).for_each(|number| _ = lone.joins(number));
     assert_eq!(lone.node.members().count(), MAX_MEMBERS);
-    assert!((5_000..5_000 + heard).all(|number| lone.state(number) == Some(State::Alive)));
+    (lone, next)
+}
+
+#[test]
+fn a_member_that_is_heard_has_room_where_liars_have_filled_the_list() {
+    let (mut lone, next) = full();
+    let last = next + MAX_STRANGERS - 50;
+    let outputs: Vec<_> = (next..last).flat_map(|number| lone.joins(number)).collect();
+    assert_eq!(lone.node.members().count(), MAX_MEMBERS);
+    assert!((5_000..last).all(|number| lone.state(number) == Some(State::Alive)));
+    // The strangers that give way have not died.
+    let deaths = outputs.iter().filter(|output| matches!(output, Output::Down { .. })).count();
+    assert_eq!(deaths, 0, "of {} messages", last - next);
+}
+
+#[test]
+fn a_message_makes_room_for_its_sender_once() {
+    let (mut lone, next) = full();
+    let members = vec![Member::alive(id(next, 1)); 100];
+    lone.heard_of(next, Gossip::Members { mask: 0, wants_answer: false, members });
+    assert_eq!((lone.node.members().count(), lone.state(next)), (MAX_MEMBERS, Some(State::Alive)));
 }
 
 /// A member of ten that makes up others for ten seconds, while an honest one joins through it.

@@ -523,12 +523,12 @@ impl Membership {
             };
             return is_own && (!condemns || self.may_renew());
         }
-        if id.name == told.by {
-            return self.makes_room(told, true);
-        }
-        // No honest message has a name twice.
+        // No honest message has a name twice. So each one makes room for its sender once.
         if !told.named.insert(Arc::clone(&id.name)) {
             return false;
+        }
+        if id.name == told.by {
+            return self.makes_room(told, true);
         }
         let known = self.known(&id.name, told);
         let begins = match &known {
@@ -538,9 +538,12 @@ impl Membership {
         if !begins {
             return true;
         }
-        // A death or a suspicion of a stranger is no news: dead members would never be forgotten by all.
-        if member.state() != State::Alive {
-            return known.is_some();
+        // A death or a suspicion of a stranger is no news: dead members would never be forgotten by all. A suspicion of
+        // a later life makes it known, like any word of it.
+        match member.state() {
+            State::Down => return known.is_some(),
+            State::Suspect if known.is_none() => return false,
+            State::Suspect | State::Alive => {}
         }
         self.tellers.introduce(&id.name, &told.by, self.effects.now)
             && (known.is_some() || self.makes_room(told, false))
@@ -562,10 +565,11 @@ impl Membership {
             dead => dead,
         };
         let Some(given_up) = given_up.map(|member| member.id().clone()) else { return false };
-        // It is told to nobody. Both fail only if a message cannot be encoded.
-        let down = std::iter::once(Member::down(given_up.clone()));
+        // It is told to nobody, and its death is not one. Both fail only if a message cannot be encoded.
+        let (down, effects) = (std::iter::once(Member::down(given_up.clone())), self.effects.collected.len());
         let _ = self.foca.apply_many(down, false, &mut self.effects);
         let _ = self.foca.handle_timer(Timer::RemoveDown(given_up), &mut self.effects);
+        self.effects.collected.truncate(effects);
         true
     }
 
