@@ -319,7 +319,8 @@ mod tests {
     #[tokio::test]
     async fn a_batch_has_one_caller_if_all_its_calls_have_the_same() {
         let mut node = WaitingNode::start().await;
-        let by = |name: &str| CallOptions::new().with_caller(name);
+        let mut addresses = (1..).map(|n: u8| format!("10.0.0.{n}"));
+        let mut by = |name: &str| CallOptions::new().with_caller(name).with_client_address(addresses.next().unwrap());
         for (callers, expected) in [
             (&["ada"][..], true),
             (&["ada", "ada", "ada"], true),

@@ -44,6 +44,9 @@ pub(crate) enum RequestFact {
 impl RequestFact {
     const ALL: [Self; 3] = [Self::Path, Self::Method, Self::Client];
 
+    /// Those by which calls are told apart. The callers of one client are behind many addresses.
+    const OF_CALL: [Self; 2] = [Self::Path, Self::Method];
+
     const fn name(self) -> &'static str {
         match self {
             Self::Path => "path",
@@ -128,8 +131,15 @@ impl Attributes {
         self.excess = excess;
     }
 
-    /// Writes what an answer may depend on, each name and value with its length, such as into a hash: all of it but the
-    /// extensions, and the address of the client, by which a cache would keep an answer for each client.
+    /// Whether all is the same but the address of the client.
+    pub(crate) fn is_same_call(&self, other: &Self) -> bool {
+        self.pairs == other.pairs
+            && self.extensions == other.extensions
+            && RequestFact::OF_CALL.iter().all(|fact| self.get(*fact) == other.get(*fact))
+    }
+
+    /// Writes all of it but the extensions and the address of the client, each name and value with its length, such as
+    /// into a hash.
     pub(crate) fn write(&self, mut write: impl FnMut(&[u8])) {
         let mut text = |text: &str| {
             write(&(text.len() as u64).to_le_bytes());
@@ -140,7 +150,7 @@ impl Attributes {
                 [kind.plural(), name, value].into_iter().for_each(&mut text);
             }
         }
-        for fact in [RequestFact::Path, RequestFact::Method] {
+        for fact in RequestFact::OF_CALL {
             if let Some(value) = self.get(fact) {
                 [fact.name(), value].into_iter().for_each(&mut text);
             }

@@ -163,10 +163,15 @@ impl CallContext {
         self.flight.origin.iter().flat_map(|origin| origin.pairs(PairKind::Tag))
     }
 
-    /// Whether both calls have the same caller, request (headers, query parameters, path, method, client), tags and extensions.
+    /// Whether both calls have the same caller, headers, query parameters, path, method, tags and extensions. Their
+    /// clients may have different addresses.
     #[must_use]
     pub fn has_caller_of(&self, other: &Self) -> bool {
-        self.caller() == other.caller() && self.flight.attributes() == other.flight.attributes()
+        let is_same_call = match (self.flight.attributes(), other.flight.attributes()) {
+            (Some(own), Some(others)) => own.is_same_call(others),
+            (own, others) => own.is_none() && others.is_none(),
+        };
+        self.caller() == other.caller() && is_same_call
     }
 
     /// The bytes of its headers, query parameters, tags and path.

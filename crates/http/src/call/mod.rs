@@ -103,10 +103,9 @@ async fn arrive<'a, B: RequestBody, T>(
     let head = RequestHead::read(request.headers())?;
     let input = if style == CallStyle::Function { arguments::arguments() } else { route.input() };
     let may_be_absent = head.content_type.is_none() && request.body().size_hint().lower() == 0;
-    let form = BodyForm::for_content_type(head.content_type, input).or_else(|refusal| {
-        let value = if may_be_absent { value_without_body(route, style) } else { None };
-        value.map(BodyForm::Absent).ok_or(refusal)
-    })?;
+    let default = if may_be_absent { value_without_body(route, style) } else { None };
+    let form = BodyForm::for_content_type(head.content_type, input)
+        .or_else(|refusal| default.clone().map(BodyForm::Absent).ok_or(refusal))?;
     let decided = decide(&head, &form)?;
 
     let max_bytes = config.max_body_bytes_of(route.name());
@@ -115,13 +114,14 @@ async fn arrive<'a, B: RequestBody, T>(
     let deadline = arrival.deadline(head.timeout);
 
     let limits = BodyLimits { max_bytes, pace: config.body_pace(deadline) };
-    let coding = head.coding;
+    // What is not there has no coding.
+    let coding = head.coding.filter(|_| !matches!(form, BodyForm::Absent(_)));
     let parts = (request.uri(), request.headers(), request.extensions());
     let options = context.call_options(route, parts, deadline, &head)?;
     let options = functions::with_method_and_client(options, route, style, request);
     let read = {
         let mut body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
-        read_body(form, input, &mut body).await?
+        read_body(form, default, input, &mut body).await?
     };
     let admission = arrival.into_admission()?;
     let budget = client.edge().codec_budget(admission.account(), deadline);
@@ -136,7 +136,7 @@ async fn arrive<'a, B: RequestBody, T>(
 }
 
 /// Answers a request to a route whose paths or methods are declared. The body of a safe method is not read.
-pub(crate) async fn by_declared<B: RequestBody>(
+pub(crate) async fn call_declared<B: RequestBody>(
     context: RequestContext<'_>,
     route: &Arc<Route>,
     request: &mut Request<B>,
@@ -222,9 +222,10 @@ enum BodyContent {
     Value(Value),
 }
 
-/// Reads a whole body without decoding it.
+/// Reads a whole body without decoding it. Without a body there is the default, if there is one.
 async fn read_body<B: RequestBody>(
     form: BodyForm<'_>,
+    default: Option<Bytes>,
     input: &DataType,
     body: &mut IncomingBody<'_, PendingAdmission<'_>, B>,
 ) -> Result<BodyContent, ApiError> {
@@ -243,7 +244,10 @@ async fn read_body<B: RequestBody>(
             let form = UrlEncodedForm::try_new(body.collect().await?)?;
             BodyContent::Form(ReceivedForm::UrlEncoded(form))
         }
-        BodyForm::Raw(field) => BodyContent::Value(raw_value(field, body.collect().await?)),
+        BodyForm::Raw(field) => match (body.collect().await?, default) {
+            (bytes, Some(default)) if bytes.is_empty() => BodyContent::Encoded(Format::Json, default),
+            (bytes, _) => BodyContent::Value(raw_value(field, bytes)),
+        },
         BodyForm::Text => BodyContent::Text(body.collect().await?),
         BodyForm::Bytes => BodyContent::Value(Value::Bytes(body.collect().await?)),
         BodyForm::Absent(value) => match body.chunk().await? {

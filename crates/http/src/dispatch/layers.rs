@@ -116,7 +116,7 @@ impl HttpEdge {
                                 Ok(Err(error))
                             } else {
                                 // Boxed to keep this future small.
-                                let mut call = Box::pin(call::by_declared(alone(node), route, &mut request));
+                                let mut call = Box::pin(call::call_declared(alone(node), route, &mut request));
                                 edge.unless_aborted(pin!(contain_future(call.as_mut())), is_polled).await
                             };
                             (outcome, unread_body(&request))

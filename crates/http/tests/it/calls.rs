@@ -40,6 +40,8 @@ async fn a_route_that_needs_no_input_needs_no_body() {
     for (path, headers, body, status, text) in [
         ("/page", &[][..], "", 200, "10"),
         ("/page", &[CHUNKED], "0\r\n\r\n", 200, "10"),
+        ("/page", &[("content-encoding", "gzip")], "", 200, "10"),
+        ("/page", &[CHUNKED, ("content-encoding", "deflate")], "0\r\n\r\n", 200, "10"),
         ("/page", &[FORM], "", 200, "10"),
         ("/page", &[FORM, CHUNKED], "0\r\n\r\n", 200, "10"),
         ("/page", &[JSON], r#"{"size": 7}"#, 200, "7"),
