@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import callboard as cb
+from callboard import _elsewhere
 from callboard._envelope import encode
 from callboard._errors import _warn_of_headers, error_map
 from callboard._target import TargetError, routes_of
@@ -65,6 +66,54 @@ def test_an_option_of_another_framework_says_what_is_written_here(option: str, c
     # An option that this decorator has not is not offered.
     with pytest.raises(TypeError, match=r"batched has no option 'workers': There are max_batch_size, max_delay"):
         cb.batched(workers=2)  # type: ignore[call-overload]
+
+
+def test_an_option_that_a_decorator_lacks_is_not_its_cure() -> None:
+    told = (
+        r"batched has no option 'num_gpus': the service has its devices: write `@cb\.service\(devices='auto'\)`\. There"
+    )
+    with pytest.raises(TypeError, match=told):
+        cb.batched(num_gpus=1)  # type: ignore[call-overload]
+    with pytest.raises(TypeError, match="batched has no option 'memory': There are max_batch_size, max_delay"):
+        cb.batched(memory="4GiB")  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("table", ["NAMES", "FILES", "RESPONSE", "REQUEST", "CONTEXT", "CLIENT", "DEPENDENCY"])
+def test_each_name_of_another_framework_leads_to_one_that_there_is(table: str) -> None:
+    owners = {
+        "NAMES": cb.__all__,
+        "FILES": dir(cb.Image),
+        "RESPONSE": dir(cb.Response),
+        "REQUEST": dir(cb.Request),
+        "CONTEXT": dir(cb.Context),
+        "CLIENT": dir(cb.Client),
+        "DEPENDENCY": ["map", "with_options"],
+    }
+    for name in getattr(_elsewhere, table):
+        names = [*owners[table]]
+        assert _elsewhere.cure(name, getattr(_elsewhere, table), names), name
+        assert name not in names or table == "CLIENT", "it would never be asked for"
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "told"),
+    [
+        (cb.File(b""), "len", "File has no 'len': write `len(file)`"),
+        (cb.File(b""), "size", "File has no 'size': write `len(file)`"),
+        (cb.File(b""), "resize", "File has no 'resize'"),
+        (cb.File(b""), "to_numpy", "File has no 'to_numpy'"),
+        (cb.Audio(b""), "shape", "Audio has no 'shape'"),
+        (cb.Audio(b""), "to_numpy", "Audio has no 'to_numpy': did you mean 'array'?"),
+        (cb.Image(b""), "size", "Image has no 'size': write `len(file)` for its bytes, or `pil().size`"),
+        (cb.Response(), "size", "a response has no 'size'"),
+        (cb.Client("http://localhost:9"), "options", "Client has no 'options': did you mean 'with_options'?"),
+        (cb.Context(), "place", "the context has no 'place'"),
+    ],
+)
+def test_a_cure_names_nothing_that_is_private_or_not_there(owner: Any, name: str, told: str) -> None:
+    with pytest.raises(AttributeError) as error:
+        getattr(owner, name)
+    assert str(error.value) == told
 
 
 def test_a_path_as_the_only_argument_is_the_option_route() -> None:

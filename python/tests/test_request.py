@@ -173,6 +173,26 @@ def test_a_lone_parameter_has_its_default_where_a_request_has_no_body(node: Serv
             assert (client.send("lone"), client.send("lone", 3), client.send("lone", None)) == (5, 3, None)
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        cb.Request("GET", "/", headers={"X-User": "ada"}).headers,
+        cb.Context(headers={"X-User": "ada"}).headers,
+        cb.Context(headers={"X-User": "ada"}).request.headers,
+    ],
+)
+def test_headers_of_a_request_are_found_by_their_names_in_any_case(headers: dict[str, str]) -> None:
+    assert headers == {"x-user": "ada"}
+    assert headers["X-User"] == headers.get("x-USER") == headers.setdefault("X-User", "bob") == "ada"
+    assert ("X-USER" in headers, headers.get("X-Key"), headers.pop("X-Key", "none")) == (True, None, "none")
+    headers["X-Key"] = "k"
+    assert headers.pop("x-KEY") == "k"
+    del headers["X-User"]
+    assert not headers
+    with pytest.raises(KeyError, match="the request has no header 'x-user', or its route does not list it"):
+        headers["X-User"]
+
+
 def test_a_wrong_guess_about_a_request_names_the_right_one() -> None:
     context = cb.Context(headers={"x-user": "ada"}, query={"page": "2"}, path="/a", method="GET", client="10.0.0.7")
     request = context.request

@@ -24,11 +24,10 @@ from callboard._auth import Caller, Request
 from callboard._compose import ensemble, onnx, pick, pipeline, rename, stage, switch
 from callboard._context import Context, SetupContext
 from callboard._depends import depends
-from callboard._elsewhere import NAMES
+from callboard._elsewhere import NAMES, cure_after
 from callboard._exceptions import CallError, HTTPException, InvalidInput
 from callboard._keyed import keyed
 from callboard._media import Audio, File, Image
-from callboard._options import did_you_mean
 from callboard._request import Cookie, Form, Header, Query
 from callboard._response import Redirect, Response
 from callboard._run import run, start
@@ -87,5 +86,4 @@ def __getattr__(name: str) -> object:
     # The types of chats are imported by those who use them.
     if name == "chat":
         return importlib.import_module("callboard.chat")
-    cure = NAMES.get(name) or did_you_mean(name, __all__).removeprefix(": ")
-    raise AttributeError(f"callboard has no {name!r}" + (f": {cure}" if cure else ""))
+    raise AttributeError(f"callboard has no {name!r}{cure_after(name, NAMES, __all__)}")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar, overload
 
 from callboard._auth import AUTH_ROUTE, Caller, Request
+from callboard._elsewhere import did_you_mean
 from callboard._options import (
     Task,
     affinity_of,
@@ -20,7 +21,6 @@ from callboard._options import (
     check_names,
     device_of,
     devices_of,
-    did_you_mean,
     examples_of,
     headers_of,
     hyphened,

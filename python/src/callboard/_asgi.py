@@ -23,9 +23,10 @@ import msgspec
 
 from callboard._api import ASGI_ROUTE, NOTED, SERVICE, Service, concurrent, service_of
 from callboard._context import Context
+from callboard._elsewhere import nearest_name
 from callboard._errors import forget
 from callboard._exceptions import HTTPException
-from callboard._options import nearest_name, route_path
+from callboard._options import route_path
 
 Message = MutableMapping[str, Any]
 App = Callable[[MutableMapping[str, Any], Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Any]

@@ -2,47 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import msgspec
 
-from callboard._options import nearest_name
+from callboard._elsewhere import REQUEST, cure_after
 
 # The route of the function that names callers. No edge serves it.
 AUTH_ROUTE = "@auth"
 
 
-# What users of other frameworks ask of a request, and what has it here.
-_ELSEWHERE = {
-    "args": "query",
-    "query_params": "query",
-    "query_string": "query",
-    "url": "path",
-    "remote_addr": "client",
-    "authorization": "bearer",
-    "token": "bearer",
-}
-_OF_BODY = ("body", "content", "data", "files", "form", "get_json", "json", "stream", "text")
-_CURES = dict.fromkeys(_OF_BODY, "the body is the input, which the parameters of the code are") | {
-    "app": "what a service keeps is in its `self`",
-    "auth": "the caller is context.caller",
-    "path_params": "a part of the path is a parameter of the code, of the same name as in the route",
-    "state": "what @cb.auth says of a caller is in context.tags",
-    "user": "the caller is context.caller",
-}
-
-
-class Headers(dict[str, str]):
+class RequestHeaders(dict[str, str]):
     """Headers by their names in any case; it has them in lower case."""
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> RequestHeaders:
+        """Those of any mapping. The constructor takes names in lower case: an item of a batch has no time for more."""
+        return cls((name.lower(), value) for name, value in headers.items())
 
     def __getitem__(self, name: str) -> str:
         return super().__getitem__(name.lower())
+
+    def __setitem__(self, name: str, value: str) -> None:
+        super().__setitem__(name.lower(), value)
+
+    def __delitem__(self, name: str) -> None:
+        super().__delitem__(name.lower())
 
     def __contains__(self, name: object) -> bool:
         return super().__contains__(name.lower() if isinstance(name, str) else name)
 
     def get(self, name: str, default: Any = None) -> Any:
         return super().get(name.lower(), default)
+
+    def pop(self, name: str, *default: Any) -> Any:
+        return super().pop(name.lower(), *default)
+
+    def setdefault(self, name: str, default: Any = None) -> Any:
+        return super().setdefault(name.lower(), default)
 
     def __missing__(self, name: str) -> str:
         raise KeyError(
@@ -66,16 +64,13 @@ class Request(msgspec.Struct, frozen=True):
     """The address of the client, such as `"10.0.0.7"`; None where the node does not know it."""
 
     def __post_init__(self) -> None:
-        msgspec.structs.force_setattr(self, "headers", Headers(self.headers))
+        msgspec.structs.force_setattr(self, "headers", RequestHeaders.of(self.headers))
 
     if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
 
         def __getattr__(self, name: str) -> Any:
-            cure = _CURES.get(name)
-            if cure is None:
-                near = _ELSEWHERE.get(name) or nearest_name(name, (*self.__struct_fields__, "cookies", "bearer"))
-                cure = f"did you mean {near!r}?" if near else None
-            raise AttributeError(f"the request has no {name!r}" + (f": {cure}" if cure else ""))
+            names = (*self.__struct_fields__, "cookies", "bearer")
+            raise AttributeError(f"the request has no {name!r}{cure_after(name, REQUEST, names)}")
 
     @property
     def cookies(self) -> dict[str, str]:

@@ -11,7 +11,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from callboard._options import check_names, nearest_name, route_path
+from callboard._elsewhere import nearest_name
+from callboard._options import check_names, route_path
 
 # A service or function, as it was decorated, or a `Step`.
 AnyStep = Any

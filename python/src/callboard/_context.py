@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from callboard._auth import PartOfRequest, Request
-from callboard._options import nearest_name, split_name
+from callboard._auth import PartOfRequest, Request, RequestHeaders
+from callboard._elsewhere import CONTEXT, cure_after
+from callboard._options import split_name
 from callboard._response import SENT, Response, check_open
 
 
@@ -29,22 +30,6 @@ OVER = (-1, 0)
 
 
 _METHODS = ("after", "cancelled", "remaining", "request", "response")
-
-# What users of other frameworks ask of a call, and what has it here.
-_ELSEWHERE = {
-    "add_task": "after",
-    "background": "after",
-    "background_tasks": "after",
-    "cookies": "request.cookies",
-    "id": "request_id",
-    "is_cancelled": "cancelled",
-    "is_disconnected": "cancelled",
-    "query_params": "query",
-    "state": "tags",
-    "timeout": "remaining",
-    "url": "path",
-    "user": "caller",
-}
 
 
 class Context(msgspec.Struct):
@@ -64,7 +49,7 @@ class Context(msgspec.Struct):
     session: int | None = None
     """A number that all calls of one session have. They reach the same replica while it lives."""
     headers: dict[str, str] = {}
-    """The headers of the request that the route lists (`@service(headers=["x-user"])`), by their lower-case names."""
+    """The headers of the request that the route lists (`@service(headers=["x-user"])`), by their names in any case."""
     tags: dict[str, str] = {}
     """Entries that a caller in Rust has attached."""
     query: dict[str, str] = {}
@@ -87,6 +72,11 @@ class Context(msgspec.Struct):
     # Whether several methods of HTTP call the route.
     _has_methods: bool = False
 
+    def __post_init__(self) -> None:
+        # Each item has a context, and most of them no headers.
+        if self.headers and type(self.headers) is not RequestHeaders:
+            self.headers = RequestHeaders.of(self.headers)
+
     def __repr__(self) -> str:
         shown = (name for name in self.__struct_fields__ if not name.startswith("_"))
         return f"Context({', '.join(f'{name}={getattr(self, name)!r}' for name in shown)})"
@@ -94,9 +84,8 @@ class Context(msgspec.Struct):
     if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
 
         def __getattr__(self, name: str) -> Any:
-            names = (name for name in (*self.__struct_fields__, *_METHODS) if not name.startswith("_"))
-            near = _ELSEWHERE.get(name) or nearest_name(name, names)
-            raise AttributeError(f"the context has no {name!r}" + (f": did you mean {near!r}?" if near else ""))
+            names = (*self.__struct_fields__, *_METHODS)
+            raise AttributeError(f"the context has no {name!r}{cure_after(name, CONTEXT, names)}")
 
     def remaining(self) -> float | None:
         """Seconds until the deadline, at least 0; None without a deadline."""
@@ -113,7 +102,7 @@ class Context(msgspec.Struct):
         kind = PartOfRequest if self._has_methods and self.method is None else Request
         query = {name: [text] for name, text in self.query.items()}
         method = self.method or of_route or "POST"
-        return kind(method, self.path or path, query, {**self.headers}, self.client)
+        return kind(method, self.path or path, query, self.headers, self.client)
 
     @property
     def response(self) -> Response:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from callboard._api import SERVICE
 from callboard._conversion import convert, unreadable_output
+from callboard._elsewhere import DEPENDENCY, cure, cure_after
 from callboard._exceptions import CallError, InvalidInput
 from callboard._inner import InnerOptions
 from callboard._local import LOCAL
-from callboard._options import called_name, check_names, nearest_name, path_parameters
+from callboard._options import called_name, check_names, path_parameters
 from callboard._said import said
 from callboard._schema import schema
 from callboard._target import Route, TargetError, find_route, main_route, routes_of
@@ -63,13 +64,6 @@ class InnerStream(Protocol):
 
     def close(self) -> None:
         """Cancels the call, unless it is over."""
-
-
-# What callers of other systems write behind a route.
-_ELSEWHERE = dict.fromkeys(("remote", "call", "invoke", "spawn", "send"), "call it: `await self.llm.predict(text)`") | {
-    "options": "did you mean 'with_options'?",
-    "stream": "a route that yields is read by `async for token in self.llm.predict(text)`",
-}
 
 
 class Depends:
@@ -162,9 +156,8 @@ class Handle:
     def __getattr__(self, name: str) -> Method:
         if name in self._methods:
             return self._methods[name]
-        near = nearest_name(name, (*self._methods, "with_options"))
-        hint = f": did you mean {near!r}?" if near else f": there is {', '.join(self._methods)}"
-        raise AttributeError(f"{self._name} has no route {name!r}{hint}")
+        hint = cure(name, {}, (*self._methods, "with_options")) or f"there is {', '.join(self._methods)}"
+        raise AttributeError(f"{self._name} has no route {name!r}: {hint}")
 
 
 class Method:
@@ -192,8 +185,7 @@ class Method:
     if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
 
         def __getattr__(self, name: str) -> Any:
-            near = _ELSEWHERE.get(name) or nearest_name(name, ("map", "with_options"))
-            hint = f": {near}" if name in _ELSEWHERE else f": did you mean {near!r}?" if near else ""
+            hint = cure_after(name, DEPENDENCY, ("map", "with_options"))
             raise AttributeError(f"a route of a dependency has no {name!r}{hint}")
 
     def with_options(self, **options: Any) -> Method:

@@ -1,8 +1,56 @@
-"""What users of other frameworks write, and what is written here: names of this package, options, and attributes."""
+"""Cures of wrong names: the nearest one, and what is written here in the place of the words of other frameworks."""
 
 from __future__ import annotations
 
+import dataclasses
+import difflib
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str | None:
+    """The name that was probably meant."""
+    by_fold = {each.lower().replace("_", ""): each for each in names}
+    found = difflib.get_close_matches(name.lower().replace("_", ""), by_fold, n=1)
+    return by_fold[found[0]] if found else None
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    found = nearest_name(name, names)
+    return f": did you mean {found!r}?" if found else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Meant:
+    """What to write in the place of a name, where there is the other name that it needs."""
+
+    needs: str
+    # None: did you mean the other name?
+    text: str | None = None
+    # What to write where there is no such name.
+    otherwise: str | None = None
+
+
+# What to write in the place of a name.
+Table = Mapping[str, str | Meant]
+
+
+def cure(name: str, table: Table, public_names: Iterable[str]) -> str | None:
+    """What to write in the place of a name: as the table says, else the nearest of the names that there are."""
+    names = [each for each in public_names if not each.startswith("_")]
+    meant = table.get(name)
+    if isinstance(meant, Meant):
+        is_there = meant.needs.partition(".")[0] in names
+        meant = (meant.text or f"did you mean {meant.needs!r}?") if is_there else meant.otherwise
+    near = None if meant else nearest_name(name, names)
+    return f"did you mean {near!r}?" if near else meant
+
+
+def cure_after(name: str, table: Table, public_names: Iterable[str]) -> str:
+    """The cure behind a colon, as the end of an error; empty if there is none."""
+    found = cure(name, table, public_names)
+    return f": {found}" if found else ""
+
 
 _ROUTED = (
     "write `@cb.function(route='/x', methods=[{method!r}])`, or `@cb.route('/x', methods=[{method!r}])` in a class"
@@ -12,7 +60,7 @@ _NO_APP = "there is no object for the app: each `@cb.function` and `@cb.service`
 _STREAM = "a function with `yield` is a stream"
 
 # Names that are no names of `callboard`, each with its cure: the name that was meant, or what to write.
-NAMES = {
+NAMES: Table = {
     "APIRouter": _NO_APP,
     "App": _NO_APP,
     "FastAPI": _NO_APP,
@@ -23,15 +71,15 @@ NAMES = {
     "EventSourceResponse": _STREAM,
     "StreamingResponse": _STREAM,
     "Path": "a parameter in the path has its name, `route='/items/{item_id}'`; for a file did you mean 'File'?",
-    "LitAPI": "did you mean 'service'?",
-    "Worker": "did you mean 'service'?",
-    "BasePredictor": "did you mean 'service'?",
-    "Input": "did you mean 'Field'?",
-    "batch": "did you mean 'batched'?",
-    "middleware": "did you mean 'auth'?",
+    "LitAPI": Meant("service"),
+    "Worker": Meant("service"),
+    "BasePredictor": Meant("service"),
+    "Input": Meant("Field"),
+    "batch": Meant("batched"),
+    "middleware": Meant("auth"),
     **{name: _ROUTED.format(method=name.upper()) for name in ("delete", "get", "patch", "post", "put")},
     **{
-        name: f"did you mean {here!r}?"
+        name: Meant(here)
         for name, here in {
             "actor": "keyed",
             "entity": "keyed",
@@ -65,86 +113,136 @@ NAMES = {
 }
 
 # Options of decorators by the words of other frameworks.
-_DEVICES = "write devices='auto', or devices=['cuda:0', 'cuda:1']"
+_ON_SERVICE = "the service has its devices: write `@cb.service(devices='auto')`"
+_DEVICES = Meant("devices", "write devices='auto', or devices=['cuda:0', 'cuda:1']", _ON_SERVICE)
 _MANY = "mark the method with `@cb.concurrent(max=…)`"
-OPTIONS = {
-    "accelerator": _DEVICES,
-    "gpu": _DEVICES,
-    "gpus": _DEVICES,
-    "num_gpus": _DEVICES,
-    "ray_actor_options": _DEVICES,
-    "resources": _DEVICES + ", memory_limit='4GiB'",
-    "memory": "write memory_limit='4GiB'",
-    "concurrency": _MANY,
-    "max_concurrent_queries": _MANY,
-    "max_inputs": _MANY,
-    "max_ongoing_requests": _MANY,
-    "batch_timeout": "write max_delay='2ms'",
-    "batch_wait_timeout_s": "write max_delay='2ms'",
-    "max_latency_ms": "write max_delay='2ms'",
-    "max_wait_time": "write max_delay='2ms'",
-    "wait_ms": "write max_delay='2ms'",
-    "batch_size": "did you mean 'max_batch_size'?",
-    "max_batch": "did you mean 'max_batch_size'?",
-    "autoscaling_config": "write replicas=(1, 4)",
-    "instances": "did you mean 'replicas'?",
-    "num": "did you mean 'replicas'?",
-    "num_replicas": "did you mean 'replicas'?",
-    "workers": "did you mean 'replicas'?",
-    "workers_per_device": "did you mean 'replicas'?",
-    "path": "did you mean 'route'?",
-    "url": "did you mean 'route'?",
+_MAX_DELAY = Meant("max_delay", "write max_delay='2ms'")
+OPTIONS: Table = {
+    **dict.fromkeys(("accelerator", "gpu", "gpus", "num_gpus", "ray_actor_options"), _DEVICES),
+    "resources": Meant("devices", f"{_DEVICES.text}, memory_limit='4GiB'", _ON_SERVICE),
+    "memory": Meant("memory_limit", "write memory_limit='4GiB'"),
+    **dict.fromkeys(("concurrency", "max_concurrent_queries", "max_inputs", "max_ongoing_requests"), _MANY),
+    **dict.fromkeys(
+        ("batch_timeout", "batch_wait_timeout_s", "max_latency_ms", "max_wait_time", "wait_ms"),
+        _MAX_DELAY,
+    ),
+    "batch_size": Meant("max_batch_size"),
+    "max_batch": Meant("max_batch_size"),
+    "autoscaling_config": Meant("replicas", "write replicas=(1, 4)"),
+    **dict.fromkeys(("instances", "num", "num_replicas", "workers", "workers_per_device"), Meant("replicas")),
+    "path": Meant("route"),
+    "url": Meant("route"),
     "dependencies": "who may call is told by `cb.auth`, and another service is `cb.depends(…)` in the class",
-    "response_class": "write media_type='text/html', or return a `cb.Response`",
+    "response_class": Meant("media_type", "write media_type='text/html', or return a `cb.Response`"),
     "response_model": "the type of the answer is the hint of the result",
     "stream": _STREAM,
 }
 
 # Attributes of files, of pictures by Pillow, and the names here.
-FILES = {
-    "bytes": "did you mean 'data'?",
-    "content": "did you mean 'data'?",
-    "content_type": "did you mean 'media_type'?",
+FILES: Table = {
+    "bytes": Meant("data"),
+    "content": Meant("data"),
+    "content_type": Meant("media_type"),
     "file": "did you mean 'data'? io.BytesIO(file.data) is a file that can be read",
-    "filename": "did you mean 'name'?",
-    "getvalue": "did you mean 'data'?",
-    "mimetype": "did you mean 'media_type'?",
-    "mode": "write `pil().mode`",
+    "filename": Meant("name"),
+    "getvalue": Meant("data"),
+    "mimetype": Meant("media_type"),
+    "len": "write `len(file)`",
+    "length": "write `len(file)`",
+    "mode": Meant("pil", "write `pil().mode`"),
     "read": "did you mean 'data'? It has all bytes",
     "save": "write `Path(…).write_bytes(file.data)`",
-    "shape": "write `array().shape`",
-    "size": "write `len(file)` for its bytes, or `pil().size`",
-    "to_numpy": "did you mean 'array'?",
-    **{name: f"write `pil().{name}(…)`" for name in ("convert", "crop", "resize", "rotate", "thumbnail", "transpose")},
+    "shape": Meant("pil", "write `array().shape`"),
+    "size": Meant("pil", "write `len(file)` for its bytes, or `pil().size`", "write `len(file)`"),
+    "to_numpy": Meant("array"),
+    **{
+        name: Meant("pil", f"write `pil().{name}(…)`")
+        for name in ("convert", "crop", "resize", "rotate", "thumbnail", "transpose")
+    },
 }
 
 # Attributes of responses.
-RESPONSE = {
-    "content": "did you mean 'body'?",
-    "content_type": "did you mean 'media_type'?",
+RESPONSE: Table = {
+    "content": Meant("body"),
+    "content_type": Meant("media_type"),
     "cookies": "write `set_cookie(name, value)`",
-    "data": "did you mean 'body'?",
-    "mimetype": "did you mean 'media_type'?",
-    "status": "did you mean 'status_code'?",
-    "text": "did you mean 'body'?",
+    "data": Meant("body"),
+    "mimetype": Meant("media_type"),
+    "status": Meant("status_code"),
+    "text": Meant("body"),
+}
+
+# Attributes of requests, as `@auth` gets one, and of the contexts of calls.
+_OF_BODY = ("body", "content", "data", "files", "form", "get_json", "json", "stream", "text")
+REQUEST: Table = {
+    "args": Meant("query"),
+    "query_params": Meant("query"),
+    "query_string": Meant("query"),
+    "url": Meant("path"),
+    "remote_addr": Meant("client"),
+    "authorization": Meant("bearer"),
+    "token": Meant("bearer"),
+    **dict.fromkeys(_OF_BODY, "the body is the input, which the parameters of the code are"),
+    "app": "what a service keeps is in its `self`",
+    "auth": "the caller is context.caller",
+    "path_params": "a part of the path is a parameter of the code, of the same name as in the route",
+    "state": "what @cb.auth says of a caller is in context.tags",
+    "user": "the caller is context.caller",
+}
+CONTEXT: Table = {
+    "add_task": Meant("after"),
+    "background": Meant("after"),
+    "background_tasks": Meant("after"),
+    "cookies": Meant("request.cookies"),
+    "id": Meant("request_id"),
+    "is_cancelled": Meant("cancelled"),
+    "is_disconnected": Meant("cancelled"),
+    "query_params": Meant("query"),
+    "state": Meant("tags"),
+    "timeout": Meant("remaining"),
+    "url": Meant("path"),
+    "user": Meant("caller"),
+}
+
+# What callers of other systems write behind a route.
+DEPENDENCY: Table = {
+    **dict.fromkeys(("remote", "call", "invoke", "spawn", "send"), "call it: `await self.llm.predict(text)`"),
+    "options": Meant("with_options"),
+    "stream": "a route that yields is read by `async for token in self.llm.predict(text)`",
 }
 
 # Attributes of other clients, options of their calls, and what is written here.
 _CALL = "write `call('/x', value)`, or `send('x', a, b=1)` with the arguments of the function"
-CLIENT = {
+CLIENT: Table = {
     "acall": "the calls of an `AsyncClient` are awaited",
-    "batch": "did you mean 'map'?",
+    "batch": Meant("map"),
     "models": "write `callboard status`",
     "request": _CALL,
     **dict.fromkeys(("delete", "get", "infer", "invoke", "patch", "post", "predict", "put", "remote", "run"), _CALL),
 }
 _INPUT = "the input is the second argument: `call('/x', {'a': 1})`"
-CALL_OPTIONS = {
+CALL_OPTIONS: Table = {
     "data": _INPUT,
     "files": "a file is bytes in the input: `call('/x', {'image': Path('a.png').read_bytes()})`",
     "input": _INPUT,
     "json": _INPUT,
-    "params": "did you mean 'query'?",
+    "params": Meant("query"),
+}
+
+# What other frameworks, and `@auth`, give as a parameter: its package and type.
+_HEAD = (
+    "take `context: cb.Context`, whose `request` is the head of the request, or a header by "
+    "`Annotated[str, cb.Header()]`"
+)
+PARAMETERS = {
+    ("callboard", "Request"): _HEAD,
+    ("callboard", "Caller"): "take `context: cb.Context`, whose `caller` is its name",
+    ("starlette", "Request"): _HEAD,
+    ("starlette", "UploadFile"): "take a `cb.File`",
+    ("starlette", "Response"): "take `context: cb.Context`, whose `response` is the answer",
+    ("starlette", "BackgroundTasks"): "take `context: cb.Context`, and call `context.after(…)`",
+    ("fastapi", "UploadFile"): "take a `cb.File`",
+    ("fastapi", "BackgroundTasks"): "take `context: cb.Context`, and call `context.after(…)`",
 }
 
 # Responses of other frameworks cannot be sent.

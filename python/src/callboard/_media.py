@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, g
 import numpy as np
 from numpy.typing import NDArray
 
-from callboard._elsewhere import FILES
+from callboard._elsewhere import FILES, cure_after
 from callboard._exceptions import InvalidInput
 from callboard._fetch import Fetched
-from callboard._options import did_you_mean
 
 if TYPE_CHECKING:
     import PIL.Image
@@ -113,8 +112,8 @@ class File:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            cure = FILES.get(name) or did_you_mean(name, dir(type(self))).removeprefix(": ")
-            raise AttributeError(f"{type(self).__name__} has no {name!r}" + (f": {cure}" if cure else ""))
+            kind = type(self)
+            raise AttributeError(f"{kind.__name__} has no {name!r}{cure_after(name, FILES, dir(kind))}")
 
     @property
     def media_type(self) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from callboard._auth import RequestHeaders
 from callboard._context import Context
 from callboard._envelope import Buffer
 from callboard._fetch import FileRules
@@ -125,7 +126,8 @@ def _context(item: Item, now: float, batch: int, index: int) -> Context:
         item.caller,
         item.traceparent,
         item.session,
-        item.headers,
+        # A node sends them in lower case. Most items have none.
+        RequestHeaders(item.headers) if item.headers else item.headers,
         item.tags,
         item.query,
         item.path,

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import numbers
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NoReturn, get_args
 
-from callboard._elsewhere import OPTIONS
+from callboard._elsewhere import OPTIONS, cure, did_you_mean
 
 _UNITS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000}
 _MAX_TIMEOUT_MS = 10**12
@@ -39,18 +38,6 @@ def hyphened(name: str) -> str:
     return name.replace("_", "-").lower()
 
 
-def nearest_name(name: str, names: Iterable[str]) -> str | None:
-    """The name that was probably meant."""
-    by_fold = {each.lower().replace("_", ""): each for each in names}
-    found = difflib.get_close_matches(name.lower().replace("_", ""), by_fold, n=1)
-    return by_fold[found[0]] if found else None
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    found = nearest_name(name, names)
-    return f": did you mean {found!r}?" if found else ""
-
-
 def check_names(decorator: str, options: Iterable[str], names: tuple[str, ...]) -> None:
     for option in options:
         if option not in names:
@@ -58,16 +45,10 @@ def check_names(decorator: str, options: Iterable[str], names: tuple[str, ...]) 
 
 
 def _unknown_option(decorator: str, option: str, names: tuple[str, ...]) -> NoReturn:
-    meant = OPTIONS.get(option, "")
-    # What another decorator has is no option of this one.
-    found = re.match(r"did you mean '(\w+)'", meant)
-    cure = meant if found is None or found[1] in names else ""
-    cure = cure or did_you_mean(option, names).removeprefix(": ")
+    meant = cure(option, OPTIONS, names) or ""
     all_names = f"There are {', '.join(names)}"
-    raise TypeError(
-        f"{decorator} has no option {option!r}: "
-        + (f"{cure}{'' if cure.endswith('?') else '.'} {all_names}" if cure else all_names)
-    )
+    told = f"{meant}{'' if meant.endswith('?') else '.'} {all_names}" if meant else all_names
+    raise TypeError(f"{decorator} has no option {option!r}: {told}")
 
 
 def examples_of(examples: Any) -> tuple[Any, ...]:

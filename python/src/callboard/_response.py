@@ -10,10 +10,9 @@ from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from callboard._elsewhere import RESPONSE
+from callboard._elsewhere import RESPONSE, cure_after
 from callboard._headers import Headers, checked
 from callboard._media import BYTES, File
-from callboard._options import did_you_mean
 
 if TYPE_CHECKING:
     from callboard._context import Context
@@ -72,8 +71,7 @@ class ResponseHeaders(MutableMapping[str, str]):
 
 
 def _no_attribute(name: str) -> str:
-    cure = RESPONSE.get(name) or did_you_mean(name, dir(Response)).removeprefix(": ")
-    return f"a response has no {name!r}" + (f": {cure}" if cure else "")
+    return f"a response has no {name!r}{cure_after(name, RESPONSE, dir(Response))}"
 
 
 class Response:

@@ -18,10 +18,10 @@ from typing import Any
 from callboard._awaiting import apart, is_own_cancellation, settled, start
 from callboard._context import Context, SetupContext
 from callboard._current import running
+from callboard._elsewhere import nearest_name
 from callboard._envelope import PACKED, Buffer, encode_pieces, forms_of
 from callboard._fetch import FileRules, Files, fetch_all, taken
 from callboard._media import has_url, resolving
-from callboard._options import nearest_name
 from callboard._response import ANSWERS, output_of
 from callboard._target import Route
 

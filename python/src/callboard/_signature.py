@@ -23,7 +23,7 @@ from callboard import _media
 from callboard._auth import AUTH_ROUTE
 from callboard._context import Context
 from callboard._conversion import convert, converter, from_plain, holder_of
-from callboard._elsewhere import cure_of_hint, cure_of_part
+from callboard._elsewhere import PARAMETERS, cure_of_hint, cure_of_part
 from callboard._envelope import FRAMES, PACKED, decode, encode, forms_of
 from callboard._exceptions import InvalidInput
 from callboard._options import path_parameters
@@ -155,7 +155,7 @@ class Signature:
         if self._path == AUTH_ROUTE:
             return
         for kind in _classes_in(hint):
-            cure = _ELSEWHERE.get((kind.__module__.partition(".")[0], kind.__name__))
+            cure = PARAMETERS.get((kind.__module__.partition(".")[0], kind.__name__))
             if cure is not None:
                 raise TypeError(f"{place}: `{kind.__name__}` is not read from the body: {cure}")
 
@@ -275,23 +275,6 @@ def _is_context(hint: Any) -> bool:
     """Whether a parameter of this hint gets the call. It may be optional, for code that calls the function itself."""
     kinds = get_args(hint) if is_union(hint) else (hint,)
     return [kind for kind in kinds if kind is not type(None)] in ([Context], [list[Context]])
-
-
-_HEAD = (
-    "take `context: cb.Context`, whose `request` is the head of the request, or a header by "
-    "`Annotated[str, cb.Header()]`"
-)
-# Where to find what other frameworks, and `@auth`, give as a parameter.
-_ELSEWHERE = {
-    ("callboard", "Request"): _HEAD,
-    ("callboard", "Caller"): "take `context: cb.Context`, whose `caller` is its name",
-    ("starlette", "Request"): _HEAD,
-    ("starlette", "UploadFile"): "take a `cb.File`",
-    ("starlette", "Response"): "take `context: cb.Context`, whose `response` is the answer",
-    ("starlette", "BackgroundTasks"): "take `context: cb.Context`, and call `context.after(…)`",
-    ("fastapi", "UploadFile"): "take a `cb.File`",
-    ("fastapi", "BackgroundTasks"): "take `context: cb.Context`, and call `context.after(…)`",
-}
 
 
 def _classes_in(hint: Any) -> Iterator[type]:

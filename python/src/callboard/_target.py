@@ -17,9 +17,10 @@ import msgspec
 
 from callboard._api import ASGI_ROUTE, METHOD, SERVICE, Method, Service
 from callboard._arrays import plain
+from callboard._elsewhere import nearest_name
 from callboard._envelope import decode, encode
 from callboard._keyed import Objects, State, call_signature, methods_of
-from callboard._options import hyphened, nearest_name, path_parameters, split_name, takes_path
+from callboard._options import hyphened, path_parameters, split_name, takes_path
 from callboard._response import Declared, Response
 from callboard._said import said
 from callboard._signature import Signature

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, TypeVar, overload
 
-from callboard._options import did_you_mean
+from callboard._elsewhere import did_you_mean
 
 KINDS = ("counter", "gauge", "histogram")
 # Seconds of calls, as prometheus_client has them.

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from callboard._elsewhere import CALL_OPTIONS
+from callboard._elsewhere import CALL_OPTIONS, cure
 from callboard._headers import NAME
-from callboard._options import nearest_name, positive, timeout_ms
+from callboard._options import positive, timeout_ms
 from callboard.client.transport import Settings
 
 # As the node reads them: visible ASCII, without a space.
@@ -54,10 +54,8 @@ def options(given: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
     """The options of a call that are given, with the time in seconds."""
     for name in given:
         if name not in names:
-            near = nearest_name(name, names)
-            hint = f"did you mean {near!r}?" if near else f"there is {', '.join(names)}"
-            cure = CALL_OPTIONS.get(name, hint)
-            raise TypeError(f"a call has no option {name!r}: {cure}")
+            hint = cure(name, CALL_OPTIONS, names) or f"there is {', '.join(names)}"
+            raise TypeError(f"a call has no option {name!r}: {hint}")
     found = {name: value for name, value in given.items() if value is not None}
     if "timeout" in found:
         found["timeout"] = timeout_ms(found["timeout"]) / 1000

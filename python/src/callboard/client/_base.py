@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from callboard._conversion import convert, output_hint, unreadable_output
-from callboard._elsewhere import CLIENT
+from callboard._elsewhere import CLIENT, cure_after
 from callboard._envelope import FRAMES, Buffer, Decoder, EnvelopeError, TooLargeError, encode_pieces, forms_of
 from callboard._exceptions import CallError, InvalidInput
-from callboard._options import called_name, did_you_mean
+from callboard._options import called_name
 from callboard.client import _arguments
 from callboard.client.errors import InternalError, InvalidInputError, InvalidOutputError
 from callboard.client.policy import REPLY_TOO_LARGE
@@ -133,8 +133,8 @@ class BaseClient:
         def __getattr__(self, name: str) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            cure = CLIENT.get(name) or did_you_mean(name, dir(type(self))).removeprefix(": ")
-            raise AttributeError(f"{type(self).__name__} has no {name!r}" + (f": {cure}" if cure else ""))
+            kind = type(self)
+            raise AttributeError(f"{kind.__name__} has no {name!r}{cure_after(name, CLIENT, dir(kind))}")
 
     def with_options(self, *, returns: Any = None, **options: Any) -> Self:
         """The same client, with other options for its calls. It shares the connections.
