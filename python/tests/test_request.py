@@ -20,6 +20,7 @@ from conftest import Served
 from node import PROGRAM
 
 import callboard as cb
+from callboard import _context
 from callboard._target import TargetError, routes_of
 
 APP = Path(__file__).with_name("request_app.py")
@@ -138,6 +139,39 @@ def test_code_sees_the_head_of_its_request_as_far_as_its_route_lists_it(node: Se
     assert httpx.post(f"{node.http}/nothing", headers=null, params=query, content=b"null").json() == unread
     with cb.test_client(request_app.nothing) as local:
         assert local.client().call("/nothing", headers=headers, query=query) == local.call() == unread
+
+
+_SEEN = (
+    "A route sees the path, the method and the client of its requests where it lists headers or query parameters, "
+    "declares methods, or has a path with parameters."
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "called", "is_seen"),
+    [
+        ({"headers": ["x"]}, "/x", True),
+        ({"query": ["x"]}, "/x", True),
+        ({"methods": ["POST"]}, "/x", True),
+        ({"route": "/items/{item_id}"}, "/items/7", True),
+        ({}, "/x", False),
+    ],
+)
+def test_a_route_sees_its_request_where_the_documentation_says_so(
+    options: dict[str, Any], called: str, is_seen: bool
+) -> None:
+    def look(context: cb.Context) -> list[Any]:
+        return [context.path, context.client, context.request.method]
+
+    def look_at(item_id: str, context: cb.Context) -> list[Any]:
+        return look(context)
+
+    app = cb.function(**{"route": "/x", **options})(look_at if called == "/items/7" else look)
+    with cb.test_client(app) as local:
+        seen = local.client().call(f"POST {called}" if is_seen else called)
+        assert seen == [called if is_seen else None, "127.0.0.1" if is_seen else None, "POST"]
+    texts = (APP.parents[1] / "README.md").read_text(), Path(_context.__file__).read_text()
+    assert [" ".join(text.split()).count(_SEEN) for text in texts] == [1, 2]
 
 
 def test_code_is_told_which_of_several_methods_has_called_it(node: Served) -> None:

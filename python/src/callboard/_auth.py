@@ -85,7 +85,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class PartOfRequest(Request, frozen=True):
-    """The head of a request whose method nobody has said."""
+    """The head of a request without its method, which is not known: its route has several."""
 
     if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
 

@@ -55,14 +55,18 @@ class Context(msgspec.Struct):
     query: dict[str, str] = {}
     """The query parameters of the request that the route lists (`@service(query=["lang"])`)."""
     path: str | None = None
-    """The path of the request, as its client wrote it; None where the route reads nothing of the request."""
+    """The path of the request, as its client wrote it; None where the route does not see it.
+
+    A route sees the path, the method and the client of its requests where it lists headers or query parameters,
+    declares methods, or has a path with parameters."""
     deadline: float | None = None
     """Seconds on the clock of `time.monotonic()`; None without a deadline."""
     method: str | None = None
-    """The method of the request, such as `"PUT"`; None where the call is none over HTTP, or its route reads nothing of
-    the request. `context.request.method` is then that of the route."""
+    """The method of the request, such as `"PUT"`; None where the route does not see it, as with `path`, or the call has
+    come by no method of HTTP. `context.request.method` is then that of the route, and an error if it has several."""
     client: str | None = None
-    """The address of the client, such as `"10.0.0.7"`; None as `method` is."""
+    """The address of the client, such as `"10.0.0.7"`; None where the route does not see it, as with `path`, or the
+    node does not know it."""
     _cancelled: bool = False
     # The batch and the item of it, where a node is.
     _place: tuple[int, int] | None = None
@@ -94,10 +98,11 @@ class Context(msgspec.Struct):
     @property
     def request(self) -> Request:
         """The head of the request: its method, its path, the headers and query parameters that the route lists, with
-        their `cookies` and `bearer`, and the address of its client. A route that lists nothing, and has one path and
-        one method, is told nothing of the request: then path and method are those of the route, and `client` is None.
-        `method` raises `AttributeError` where nothing says it: of a call over QUIC, or of a test, whose route has
-        several. A change of its values does not change the context."""
+        their `cookies` and `bearer`, and the address of its client. A route sees the path, the method and the client of
+        its requests where it lists headers or query parameters, declares methods, or has a path with parameters. In
+        any other one path and method are those of the route, and `client` is None. `method` raises `AttributeError`
+        where nothing says it: of a call over QUIC, or of a test, whose route has several. A change of its values does
+        not change the context."""
         of_route, path = split_name(self.route or "")
         kind = PartOfRequest if self._has_methods and self.method is None else Request
         query = {name: [text] for name, text in self.query.items()}

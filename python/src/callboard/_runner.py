@@ -32,7 +32,7 @@ _LOOK_SECONDS = 0.001
 RELAY = "callboard-relay"
 # Outputs that need more than encoding: errors and answers.
 _SPECIAL = (BaseException, *ANSWERS)
-# These have no order, or no items.
+# Texts, mappings and unordered sets are no list of outputs.
 _NO_BATCHES = (str, bytes, dict, set, frozenset)
 
 log = logging.getLogger("callboard")
