@@ -1,5 +1,6 @@
 """Services whose arguments are parts of the request, for `test_request.py`."""
 
+import math
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
@@ -107,6 +108,31 @@ def head(part: str, context: cb.Context) -> list[Any]:
 @cb.function
 def lone(n: int | None = 5) -> int | None:
     return n
+
+
+@cb.function
+def named(data: bytes = b"abc") -> int:
+    return len(data)
+
+
+@cb.function
+def chosen(tags: set[str] = {"a"}) -> list[str]:  # noqa: B006 - each call has a copy
+    return sorted(tags)
+
+
+@cb.function
+def bound(most: float = math.inf) -> str:
+    return str(most)
+
+
+@cb.function
+def hidden(data: bytes | None = b"abc") -> bytes | None:
+    return data
+
+
+@cb.function
+def page(file: cb.File = cb.File(b"x")) -> int:  # noqa: B008 - nothing changes it
+    return len(file)
 
 
 @cb.function

@@ -208,6 +208,20 @@ def test_a_lone_parameter_has_its_default_where_a_request_has_no_body(node: Serv
 
 
 @pytest.mark.parametrize(
+    ("name", "default"), [("named", 3), ("chosen", ["a"]), ("bound", "inf"), ("hidden", None), ("page", 1)]
+)
+def test_a_default_that_json_cannot_say_is_given_where_the_input_is_null(node: Served, name: str, default: Any) -> None:
+    is_file = name == "page"
+    alone = httpx.post(f"{node.http}/{name}")
+    assert (alone.status_code, alone.text) == (200, "0") if is_file else alone.status_code == 415
+    null = {"content-type": "application/json"}
+    assert httpx.post(f"{node.http}/{name}", content=b"{}" if is_file else b"null", headers=null).json() == default
+    with cb.Client(node.http) as client, cb.test_client(getattr(request_app, name)) as local:
+        for each in (client, local.client()):
+            assert each.call(f"/{name}") == each.send(name) == default
+
+
+@pytest.mark.parametrize(
     "headers",
     [
         cb.Request("GET", "/", headers={"X-User": "ada"}).headers,

@@ -247,15 +247,22 @@ class Signature:
 
     def input_schema(self) -> dict[str, Any]:
         properties = {name: schema(with_objects(hint)) for name, hint in self.hints.items()}
-        for name, default in self.defaults.items():
-            with contextlib.suppress(TypeError, ValueError):
-                plain = decode(encode(default))
-                if is_json(plain):
-                    properties[name] = {**properties[name], "default": plain}
+        for name, default in self.json_defaults().items():
+            properties[name] = {**properties[name], "default": default}
         if self.is_value:
             return next(iter(properties.values()))
         required = [name for name in self.hints if name not in self.defaults]
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
+
+    def json_defaults(self) -> dict[str, Any]:
+        """The defaults that JSON can say: a node knows of no other ones."""
+        found = {}
+        for name, default in self.defaults.items():
+            with contextlib.suppress(TypeError, ValueError):
+                plain = decode(encode(default))
+                if is_json(plain):
+                    found[name] = plain
+        return found
 
     def raw_body(self) -> dict[str, Any] | None:
         """The parameter that a body of one of these media types is."""

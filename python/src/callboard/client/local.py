@@ -247,7 +247,8 @@ def _input(called: str, route: Route | None, args: list[Any], kwargs: dict[str, 
         reason = f"argument `{wrong[0]}`" if wrong else f"{len(args)} positional arguments"
         raise InvalidInput(f"{reason}: `{called}` takes {', '.join(names)}, each once")
     found.update(kwargs)
-    return found.get(names[0], route.signature.defaults.get(names[0])) if is_value else found
+    # A node sends `None` in the place of a default that JSON cannot say.
+    return found.get(names[0], route.signature.json_defaults().get(names[0])) if is_value else found
 
 
 def _failure(error: Exception) -> Failure:
