@@ -226,6 +226,7 @@ impl GrpcCall<'_> {
                 let message = format!("this server does not offer {method}: no shared memory, trace or log settings");
                 Err(unimplemented(message))
             }
+            // `ModelInfer` does not come here: see `exchange`.
             "ModelStreamInfer" => {
                 let (context, head, coding) = (self.context, self.head.clone(), self.answer_coding);
                 let inference = Arc::clone(&self.protocol.inference);

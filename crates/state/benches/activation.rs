@@ -1,8 +1,8 @@
 //! What the first question to a key costs beside its store, and the next ones.
 //!
-//! Run with `cargo bench -p callboard-state --bench activation`. Each first question activates a key: the store is asked
-//! for the key's epoch and state, and the instance is made. The store alone is measured in the same rounds, on keys of
-//! its own. What is left is the cost of an activation.
+//! Run with `cargo bench -p callboard-state --bench activation`. Each first question activates a key: the store is
+//! asked for the key's epoch and state, and the instance is made. The store alone is measured in the same rounds, on
+//! keys of its own. What is left is the cost of an activation.
 
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "a benchmark prints, and panics on an error")]
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]

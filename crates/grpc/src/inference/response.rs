@@ -90,7 +90,7 @@ fn put_head(model: &Model, id: Option<&str>, form: AnswerForm, to: &mut Vec<u8>)
     }
 }
 
-/// One `InferTensor`. Axes are short for its contents, if these are numbers of their type.
+/// One `InferTensor`: its name, type and shape, and its contents where they are typed. Raw ones follow the tensors.
 fn put_tensor(name: &str, array: &Array, is_typed: bool, to: &mut Vec<u8>) {
     const SHAPE: u8 = 3;
     const CONTENTS: u8 = 5;

@@ -63,8 +63,8 @@ pub(crate) fn fit(fields: FormFields, input: &DataType) -> Map {
     fields
 }
 
-/// The value of the only parameter, if the fields have it and nothing else, and the value itself is no such map. Without
-/// fields it is its default.
+/// The value of the only parameter, if the fields have it and nothing else, and the value itself is no such map.
+/// Without fields it is its default.
 pub(crate) fn only_argument(fields: &mut Map, input: &DataType) -> Option<Value> {
     let parameters = input.parameters().filter(|parameters| parameters.is_value)?;
     let allowed = AllowedTypes::new(input.schema(), input.schema());

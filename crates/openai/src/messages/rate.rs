@@ -22,7 +22,7 @@ pub(super) fn add_rate(headers: &mut HeaderMap, left: Option<RateLeft>) {
 /// The date after this time, rounded up to a whole second: no request is allowed before its date.
 fn date_of(now: SystemTime, reset: Duration) -> String {
     let since_1970 = now.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().saturating_add(reset);
-    rfc_3339(since_1970.as_secs().saturating_add(u64::from(since_1970.subsec_nanos() > 0)))
+    rfc_3339(since_1970.saturating_add(Duration::from_nanos(999_999_999)))
 }
 
 #[cfg(test)]

@@ -11,10 +11,10 @@ pub(super) fn push_now(to: &mut Vec<u8>) {
     push_date(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default(), to);
 }
 
-/// A second since 1970 as RFC 3339 has it, in UTC: `2026-01-31T12:00:00Z`.
+/// A time since 1970 as RFC 3339 has it, to the second that it is in, in UTC: `2026-01-31T12:00:00Z`.
 #[must_use]
-pub fn rfc_3339(since_1970: u64) -> String {
-    let text = second_text(since_1970);
+pub fn rfc_3339(since_1970: Duration) -> String {
+    let text = second_text(since_1970.as_secs());
     let mut date = String::from_utf8_lossy(&text[..text.len() - 1]).into_owned();
     date.push('Z');
     date
@@ -83,6 +83,6 @@ mod tests {
         assert_eq!(date(951_782_400, 999_999), "2000-02-29T00:00:00.999999Z");
         assert_eq!(date(1_709_251_199, 999_999), "2024-02-29T23:59:59.999999Z");
         assert_eq!(date(4_107_542_400, 0), "2100-03-01T00:00:00.000000Z");
-        assert_eq!(rfc_3339(951_782_399), "2000-02-28T23:59:59Z");
+        assert_eq!(rfc_3339(Duration::from_secs(951_782_399)), "2000-02-28T23:59:59Z");
     }
 }
