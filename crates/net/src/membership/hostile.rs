@@ -166,6 +166,23 @@ fn the_word_of_one_member_makes_few_strangers_known_until_some_are_heard() {
     assert_eq!(known(&lone), 3 * PLACES, "twice as many after those were heard");
 }
 
+/// Others would believe this node, and take the places of the lie from it.
+#[test]
+fn a_suspicion_of_a_later_life_of_a_dead_member_is_passed_on_to_nobody() {
+    let mut lone = Lone::with_members(2);
+    lone.told(alive(100..101));
+    lone.pass(secs(60.0), &[1, 2], |lone| lone.state(100) == Some(State::Down));
+    lone.pass(secs(10.0), &[1, 2], |_| false);
+    let lie = Member::new(id(100, 2), 0, State::Suspect);
+    let sent = lone.told(vec![lie.clone()]).into_iter().chain(lone.pass(secs(1.0), &[1, 2], |_| false));
+    for output in sent {
+        let Output::Send { message, .. } = output else { continue };
+        if let Gossip::Swim(swim) = Sourced::read(&message).unwrap().gossip {
+            assert!(!swim.members.contains(&lie), "{swim:?}");
+        }
+    }
+}
+
 #[test]
 fn a_stranger_that_is_dead_takes_a_place_again_with_each_life() {
     let mut lone = Lone::with_members(1);
@@ -183,7 +200,7 @@ fn a_stranger_that_is_dead_takes_a_place_again_with_each_life() {
     lone.told((100..100 + PLACES).map(|number| Member::alive(id(number, 3))).collect());
     assert_eq!(lone.state(100), Some(State::Down));
     lone.told((100..100 + PLACES).map(|number| Member::new(id(number, 4), 0, State::Suspect)).collect());
-    assert_eq!(lone.state(100), Some(State::Down), "a suspicion of a life is a word of it");
+    assert_eq!(lone.state(100), Some(State::Down), "nor by a suspicion");
     // A death of a stranger is no news, nor a suspicion.
     let (dead, suspected) = (Member::down(id(500, 1)), Member::new(id(501, 1), 0, State::Suspect));
     lone.told(vec![dead, suspected]);

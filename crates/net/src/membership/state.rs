@@ -539,11 +539,11 @@ impl Membership {
             return true;
         }
         // A death or a suspicion of a stranger is no news: dead members would never be forgotten by all. A suspicion of
-        // a later life makes it known, like any word of it.
+        // a later life is none either, because it would be passed on: it is refuted, or a death follows.
         match member.state() {
             State::Down => return known.is_some(),
-            State::Suspect if known.is_none() => return false,
-            State::Suspect | State::Alive => {}
+            State::Suspect => return false,
+            State::Alive => {}
         }
         self.tellers.introduce(&id.name, &told.by, self.effects.now)
             && (known.is_some() || self.makes_room(told, false))
