@@ -174,7 +174,7 @@ impl CallContext {
         self.caller() == other.caller() && is_same_call
     }
 
-    /// The bytes of its headers, query parameters, tags and path.
+    /// The bytes of its headers, query parameters, tags, path, method and client's address.
     #[must_use]
     pub fn attribute_bytes(&self) -> usize {
         self.flight.origin.as_ref().map_or(0, |origin| origin.attribute_bytes())

@@ -26,6 +26,11 @@ use crate::metrics::CacheUse;
 use crate::offload::{CodecBudget, LARGE_BYTES, off_the_runtime};
 use crate::timeline::{Account, Phase, Recorder, Timing};
 
+/// The caller of a call has left.
+const ABANDONED: u8 = 1;
+/// Its time is up.
+const LATE: u8 = 2;
+
 /// One admitted call, shared by its caller and all of its entries.
 #[derive(Debug)]
 pub(crate) struct Flight {
@@ -34,9 +39,8 @@ pub(crate) struct Flight {
     pub(crate) session: Option<SessionKey>,
     /// Whether it waits for a permit of a full queue instead of being refused.
     pub(crate) is_patient: bool,
-    abandoned: AtomicBool,
-    /// Whether it was given up because of its deadline, not because its caller left.
-    late: AtomicBool,
+    /// Whether it was given up: 0, [`ABANDONED`] or [`LATE`]. One byte: each waiting call pays for it.
+    given_up: AtomicU8,
     /// Whether its caller has no other call in its task.
     pub(crate) is_alone: bool,
     /// Whether its stages run on this node only.
@@ -66,15 +70,13 @@ struct Rare {
 
 impl Flight {
     pub(crate) fn new(deadline: Deadline, priority: Priority) -> Self {
-        let (abandoned, late) = (AtomicBool::new(false), AtomicBool::new(false));
         Self {
             deadline,
             priority,
             session: None,
             is_patient: false,
             is_alone: false,
-            abandoned,
-            late,
+            given_up: AtomicU8::new(0),
             stays_here: false,
             is_on_candidate: false,
             permit: None,
@@ -313,22 +315,21 @@ impl Flight {
 
     /// Marks that the caller left. Work for the call must not begin after this.
     pub(crate) fn abandon(&self) {
-        self.abandoned.store(true, Ordering::Release);
+        self.given_up.fetch_max(ABANDONED, Ordering::Release);
     }
 
     /// The caller reports that its time is up before its deadline.
     pub(crate) fn expire(&self) {
-        self.late.store(true, Ordering::Release);
-        self.abandon();
+        self.given_up.store(LATE, Ordering::Release);
     }
 
     /// Whether its deadline passed; false if only its caller left.
     pub(crate) fn is_late(&self, now: Instant) -> bool {
-        self.late.load(Ordering::Acquire) || self.deadline.is_expired(now)
+        self.given_up.load(Ordering::Acquire) == LATE || self.deadline.is_expired(now)
     }
 
     pub(crate) fn is_abandoned(&self) -> bool {
-        self.abandoned.load(Ordering::Acquire)
+        self.given_up.load(Ordering::Acquire) != 0
             || match self.parent() {
                 // A branch shares the outer call of its parent.
                 Some(parent) => parent.is_abandoned(),

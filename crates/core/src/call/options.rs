@@ -400,7 +400,7 @@ impl CallOptions {
         self
     }
 
-    /// The bytes of headers, query parameters, tags and path, which only these options hold.
+    /// The bytes of headers, query parameters, tags, path, method and client's address, which only these options hold.
     #[must_use]
     pub fn attribute_bytes(&self) -> usize {
         self.origin.as_ref().map_or(0, |origin| origin.attribute_bytes())

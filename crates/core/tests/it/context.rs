@@ -85,7 +85,8 @@ async fn a_call_with_too_many_attributes_is_refused_by_the_name_of_the_field_and
     assert_eq!(refusal(of_bytes(32_768)).await, "");
     let twice = CallOptions::new().with_query("q", "1").with_query("q", "1");
     assert_eq!(refusal(twice).await, "query parameter `q` must be given once; a list is written `q=a,b`");
-    let message = "exceed the limit: headers, query parameters, tags and path may have 32768 bytes together";
+    let message =
+        "exceed the limit: headers, query parameters, tags, path, method and client may have 32768 bytes together";
     assert_eq!(refusal(of_bytes(32_769)).await, format!("the call's query parameters {message}"));
     assert_eq!(refusal(of_bytes(32_768).with_path("/")).await, format!("the call's path {message}"));
     let caller = |bytes| CallOptions::new().with_caller("x".repeat(bytes));
