@@ -11,7 +11,7 @@ use callboard::net::Identity;
 use callboard::{Caller, Client};
 
 use crate::quic::labels;
-use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, run};
+use crate::support::{Answer, Server, TEST_TIMEOUT, callboard, directory, ignores_hangups, run};
 
 /// A request whose first half was sent and admitted.
 struct HalfSent {
@@ -101,13 +101,6 @@ fn a_hangup_and_a_quit_finish_the_running_request_and_user_signals_do_nothing() 
         assert_eq!(half.finish().status, 200, "{signal}");
         assert_eq!(server.wait(), Some(0), "{:#?}", server.stderr_lines);
     }
-}
-
-/// Whether these tests were started to ignore a hangup, as by `nohup`: then a server that they start ignores it too.
-fn ignores_hangups() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
 }
 
 /// As `nohup` starts it.

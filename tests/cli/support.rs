@@ -253,6 +253,13 @@ impl Answer {
     }
 }
 
+/// Whether these tests were started to ignore a hangup, as by `nohup`: then a server that they start ignores it too.
+pub(crate) fn ignores_hangups() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask & 1 != 0)
+}
+
 /// A pseudo-terminal: the reading end, and the end for a command. It shows a line end as two characters.
 #[cfg(unix)]
 pub(crate) fn terminal() -> (fs::File, fs::File) {
