@@ -92,7 +92,8 @@ pub(crate) fn claim_private_file(path: &Path, text: &str) -> io::Result<()> {
     Claim::prepare(path, text)?.make()
 }
 
-/// A complete file without its name yet, which is removed with this. What a full disk refuses, it refuses before.
+/// A file that is written under another name, which dropping this removes. [`make`](Self::make) gives it its own. So a
+/// full disk refuses it before it is claimed.
 #[derive(Debug)]
 pub(crate) struct Claim {
     draft: PathBuf,

@@ -156,12 +156,12 @@ pub(crate) fn read(body: &Bytes) -> Result<Message, (Option<Id>, RpcError)> {
     Ok(Message { id, method, params })
 }
 
-/// The members of a message. Only a body that is none is read a second time, for what is wrong with it.
+/// The members of a message. A body that is no message is read a second time, to say what is wrong with it.
 fn members(body: &[u8]) -> Result<MessageJson<'_>, RpcError> {
     let invalid = |message: &str| RpcError::new(INVALID_REQUEST, message);
     // A list would be read as the members in their order.
-    let is_object = body.trim_ascii_start().first() == Some(&b'{');
-    if is_object
+    let may_be_object = body.trim_ascii_start().first() == Some(&b'{');
+    if may_be_object
         && let Ok(message) =
             std::str::from_utf8(body).map_err(drop).and_then(|text| serde_json::from_str(text).map_err(drop))
     {
@@ -169,7 +169,7 @@ fn members(body: &[u8]) -> Result<MessageJson<'_>, RpcError> {
     }
     let json: &RawValue = serde_json::from_slice(body)
         .map_err(|error| RpcError::new(PARSE_ERROR, format!("the body is not JSON: {error}")))?;
-    if !self::is_object(json) {
+    if !is_object(json) {
         return Err(invalid("the body must be one JSON-RPC request or notification, not a list"));
     }
     serde_json::from_str(json.get()).map_err(|error| invalid(&format!("not JSON-RPC: {error}")))

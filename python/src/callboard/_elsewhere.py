@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 
 def nearest_name(name: str, names: Iterable[str]) -> str | None:
@@ -50,6 +50,13 @@ def cure_after(name: str, table: Table, public_names: Iterable[str]) -> str:
     """The cure behind a colon, as the end of an error; empty if there is none."""
     found = cure(name, table, public_names)
     return f": {found}" if found else ""
+
+
+def no_attribute(kind: type, name: str, table: Table) -> NoReturn:
+    """Refuses an attribute that the objects of a class lack."""
+    if name.startswith("__"):
+        raise AttributeError(name)
+    raise AttributeError(f"{kind.__name__} has no {name!r}{cure_after(name, table, dir(kind))}")
 
 
 _ROUTED = (

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_args, g
 import numpy as np
 from numpy.typing import NDArray
 
-from callboard._elsewhere import FILES, cure_after
+from callboard._elsewhere import FILES, no_attribute
 from callboard._exceptions import InvalidInput
 from callboard._fetch import Fetched
 
@@ -110,10 +110,7 @@ class File:
     if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
 
         def __getattr__(self, name: str) -> Any:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            kind = type(self)
-            raise AttributeError(f"{kind.__name__} has no {name!r}{cure_after(name, FILES, dir(kind))}")
+            no_attribute(type(self), name, FILES)
 
     @property
     def media_type(self) -> str:

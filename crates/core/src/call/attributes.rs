@@ -44,7 +44,7 @@ pub(crate) enum RequestFact {
 impl RequestFact {
     const ALL: [Self; 3] = [Self::Path, Self::Method, Self::Client];
 
-    /// Those by which calls are told apart. The callers of one client are behind many addresses.
+    /// Those by which calls are told apart: one caller may have many addresses.
     const OF_CALL: [Self; 2] = [Self::Path, Self::Method];
 
     const fn name(self) -> &'static str {
@@ -56,7 +56,7 @@ impl RequestFact {
     }
 }
 
-#[derive(Clone, Default, PartialEq, Eq)]
+#[derive(Clone, Default)]
 pub(crate) struct Attributes {
     pairs: [Pairs; 3],
     facts: [Option<Box<str>>; 3],

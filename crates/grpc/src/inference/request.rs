@@ -104,8 +104,8 @@ impl RequestMessage {
     /// Reads the arrays.
     pub(crate) fn arrays(&self, model: &Model, limits: &DecodeLimits) -> Result<ReadRequest, Refusal> {
         let mut reader = InputReader::new(model, limits.max_elements);
-        let mut raw = self.fields(field::RAW).take(self.raw);
-        for input in self.fields(field::INPUTS).take(self.inputs) {
+        let mut raw = self.fields(field::RAW, self.raw);
+        for input in self.fields(field::INPUTS, self.inputs) {
             let Input { name, datatype, shape, parameters, contents } = Input::read(input)?;
             let data = if self.is_raw() { raw.next() } else { None };
             let read = |slot: InputSlot<'_>| {
@@ -119,11 +119,11 @@ impl RequestMessage {
             return Err(Refusal::new(format!("{raw} entries of raw_input_contents for {inputs} inputs")));
         }
         let mut parameters = Parameters::default();
-        for entry in self.fields(field::PARAMETERS).take(self.parameters) {
+        for entry in self.fields(field::PARAMETERS, self.parameters) {
             take_parameter(&mut parameters, entry)?;
         }
         let mut outputs = Vec::new();
-        for output in self.fields(field::OUTPUTS).take(self.outputs) {
+        for output in self.fields(field::OUTPUTS, self.outputs) {
             outputs.push(requested_output(output)?);
         }
         let id = Some(self.id.clone());
@@ -146,14 +146,13 @@ impl RequestMessage {
         }
     }
 
-    /// The messages of this field. Their types were checked. As many as there are should be taken: the rest of the
-    /// message is not read then.
-    fn fields(&self, wanted: u32) -> impl Iterator<Item = Bytes> {
+    /// The messages of this field, which has as many. Their types were checked. The message is not read beyond them.
+    fn fields(&self, wanted: u32, count: usize) -> impl Iterator<Item = Bytes> {
         let of = move |field: FieldResult| match field {
             Ok((number, FieldValue::Bytes(bytes))) if number == wanted => Some(bytes),
             _ => None,
         };
-        Fields::new(self.message.clone()).filter_map(of)
+        Fields::new(self.message.clone()).filter_map(of).take(count)
     }
 }
 

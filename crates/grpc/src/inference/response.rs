@@ -92,6 +92,8 @@ fn put_head(model: &Model, id: Option<&str>, form: AnswerForm, to: &mut Vec<u8>)
 
 /// One `InferTensor`: its name, type and shape, and its contents where they are typed. Raw ones follow the tensors.
 fn put_tensor(name: &str, array: &Array, is_typed: bool, to: &mut Vec<u8>) {
+    const NAME: u8 = 1;
+    const DATATYPE: u8 = 2;
     const SHAPE: u8 = 3;
     const CONTENTS: u8 = 5;
     let axes: usize = array.shape.iter().map(|axis| encoded_len_varint(*axis as u64)).sum();
@@ -101,8 +103,8 @@ fn put_tensor(name: &str, array: &Array, is_typed: bool, to: &mut Vec<u8>) {
     let text_length = |text: &str| if text.is_empty() { 0 } else { field_length(text.len()) };
     let shape_length = if axes == 0 { 0 } else { field_length(axes) };
     put_key(field::OUTPUTS, text_length(name) + text_length(datatype) + shape_length + contents_length, to);
-    put_text(1, name, to);
-    put_text(2, datatype, to);
+    put_text(NAME, name, to);
+    put_text(DATATYPE, datatype, to);
     if axes > 0 {
         put_key(SHAPE, axes, to);
         array.shape.iter().for_each(|axis| encode_varint(*axis as u64, to));

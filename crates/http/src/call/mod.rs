@@ -5,6 +5,7 @@
 mod context;
 pub(crate) mod events;
 pub(crate) mod functions;
+pub(crate) mod method;
 mod outputs;
 
 use std::borrow::Cow;
@@ -118,7 +119,7 @@ async fn arrive<'a, B: RequestBody, T>(
     let coding = head.coding.filter(|_| !matches!(form, BodyForm::Absent(_)));
     let parts = (request.uri(), request.headers(), request.extensions());
     let options = context.call_options(route, parts, deadline, &head)?;
-    let options = functions::with_method_and_client(options, route, style, request);
+    let options = method::with_method_and_client(options, route, style, request);
     let read = {
         let mut body = IncomingBody::new(request.body_mut(), announced, &mut arrival, limits)?.decoded(coding);
         read_body(form, default, input, &mut body).await?

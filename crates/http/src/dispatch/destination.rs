@@ -9,7 +9,8 @@ use callboard_core::edge::Route;
 
 use super::{EdgeState, ServedNode};
 use crate::asgi::app_of;
-use crate::call::functions::{self, CallStyle, method_of};
+use crate::call::functions::{self, CallStyle};
+use crate::call::method::method_of;
 use crate::protocol::{Protocol, Protocols};
 
 /// The target of a path. Known before any check, so that a refusal is logged and counted as well.

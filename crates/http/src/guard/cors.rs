@@ -136,8 +136,7 @@ const READABLE: &str = "anthropic-ratelimit-requests-limit, anthropic-ratelimit-
                         anthropic-ratelimit-requests-reset, cache-status, inference-header-content-length, location, \
                         openai-processing-ms, request-id, retry-after, retry-after-ms, server-timing, traceparent, \
                         www-authenticate, x-callboard-timeline, x-ratelimit-limit-requests, \
-                        x-ratelimit-remaining-requests, \
-                        x-ratelimit-reset-requests, x-request-id, x-should-retry";
+                        x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-request-id, x-should-retry";
 
 /// The reason why a list of origins is invalid.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]

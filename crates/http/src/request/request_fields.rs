@@ -50,17 +50,6 @@ pub(crate) fn add(
 #[derive(Clone, Copy, Debug)]
 pub struct ClientAddress(pub IpAddr);
 
-/// Adds the method by which a request calls its route, and the address of its client.
-pub(crate) fn add_method_and_client(
-    options: CallOptions,
-    method: Option<&str>,
-    extensions: &Extensions,
-) -> CallOptions {
-    let options = method.into_iter().fold(options, CallOptions::with_method);
-    let client = extensions.get::<ClientAddress>();
-    client.into_iter().fold(options, |options, client| options.with_client_address(client.0.to_string()))
-}
-
 /// The head of a request, for the app that names its caller.
 pub(crate) fn auth_request(
     method: &Method,

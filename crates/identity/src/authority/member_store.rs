@@ -170,8 +170,8 @@ impl MemberStore {
         read(&self.members.join(name))
     }
 
-    /// Writes the record of a new member, without the name. With it, a use of a token is not claimed for a member that
-    /// then has no room on the disk.
+    /// Writes the record of a new member, and does not claim the name yet. So a disk without room refuses it before a
+    /// use of a token is claimed.
     pub(super) fn prepare_name(&self, name: &str, record: &MemberRecord) -> Result<Claim, IdentityError> {
         private_directory(&self.members).map_err(|source| failed(&self.members, source))?;
         let path = self.members.join(name);

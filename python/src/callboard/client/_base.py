@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from callboard._conversion import convert, output_hint, unreadable_output
-from callboard._elsewhere import CLIENT, cure_after
+from callboard._elsewhere import CLIENT, no_attribute
 from callboard._envelope import FRAMES, Buffer, Decoder, EnvelopeError, TooLargeError, encode_pieces, forms_of
 from callboard._exceptions import CallError, InvalidInput
 from callboard._options import called_name
@@ -131,10 +131,7 @@ class BaseClient:
     if not TYPE_CHECKING:  # A checker tells of a wrong name itself.
 
         def __getattr__(self, name: str) -> Any:
-            if name.startswith("__"):
-                raise AttributeError(name)
-            kind = type(self)
-            raise AttributeError(f"{kind.__name__} has no {name!r}{cure_after(name, CLIENT, dir(kind))}")
+            no_attribute(type(self), name, CLIENT)
 
     def with_options(self, *, returns: Any = None, **options: Any) -> Self:
         """The same client, with other options for its calls. It shares the connections.

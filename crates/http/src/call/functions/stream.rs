@@ -29,10 +29,11 @@ use futures_util::{Stream, StreamExt, stream};
 use prometheus_client::metrics::counter::Counter;
 use tokio::time::sleep;
 
+use super::CallStyle;
 use super::frames::{FrameReader, StreamState};
-use super::{CallStyle, with_method_and_client};
 use crate::call::RequestContext;
 use crate::call::context::with_head;
+use crate::call::method::with_method_and_client;
 use crate::error::ApiError;
 use crate::error::catch_panic::caught_within;
 use crate::observe::stream_log::StreamedItems;
